@@ -1,0 +1,371 @@
+package sessionshare
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+)
+
+// MaxKeyBytes and MaxValueBytes bound what the library hands to a
+// [SharedStore]. An adapter may rely on them.
+const (
+	MaxKeyBytes   = 200
+	MaxValueBytes = 256 << 10
+)
+
+// A SharedStore is what the replicas of a gateway share: a small key-value
+// store with expiry, reached by all of them. Three methods are enough, so that
+// a gateway plugs in the store it has; ready adapters are in stores/, and
+// package storetest checks a new one against every sentence below.
+//
+// What holds for all methods:
+//
+//   - Concurrency: called by many goroutines at once. Operations on one key are
+//     linearizable across all replicas: what a write that returned nil stored,
+//     every read that begins afterwards sees, on every replica. Reads go to the
+//     primary, never to a copy that may lag.
+//   - Time: ttl is a positive duration on the store's own clock. The clocks of
+//     the replicas play no part. A ttl that is zero or negative is an error and
+//     changes nothing. An expired key is missing, at once and for every method,
+//     purged or not. Expiry may be late by the store's precision (a second), but
+//     is never early.
+//   - Failure: a miss is an outcome, an outage is an error, and they never look
+//     alike. An error leaves the outcome open: the write may have been applied,
+//     or be applied later, even after a later Delete. Errors name no key and no
+//     value.
+//   - Context: a call returns soon after ctx ends (50 ms), whatever the store
+//     does, with an error for which errors.Is(err, ctx.Err()) holds.
+//   - Bytes: values are copied at the border. The caller may change a slice
+//     after Put returned, and one that Get gave it.
+//   - Bounds: keys are 1 to [MaxKeyBytes] bytes of [a-z0-9._-]. Values are 1 to
+//     [MaxValueBytes] bytes, any bytes, never empty.
+//
+// A store that evicts keys under memory pressure, or that loses acknowledged
+// writes in a failover, loses close marks: sessions that were deleted may be
+// served again. It must be set up not to.
+type SharedStore interface {
+	// Get returns the value of key. A missing or expired key is (nil, false, nil).
+	Get(ctx context.Context, key string) (value []byte, found bool, err error)
+
+	// Put stores value under key for ttl. It replaces the value and the life that
+	// the key had, be it longer or shorter.
+	Put(ctx context.Context, key string, value []byte, ttl time.Duration) error
+
+	// Delete removes key. Removing a missing key is no error.
+	Delete(ctx context.Context, key string) error
+}
+
+// A Toucher is a [SharedStore] that can extend the life of a key in one step.
+// Without it the library reads and puts the record again, which is right, but
+// costs three calls.
+type Toucher interface {
+	// Touch sets the life of key to ttl from now if key is there, and reports
+	// whether it was. It never creates a key, never revives one that has expired
+	// or was deleted, and never changes a value. Touch racing a Delete never
+	// leaves the key behind. If more than ttl is left, the life may stay as it is.
+	Touch(ctx context.Context, key string, ttl time.Duration) (found bool, err error)
+}
+
+// A BatchGetter is a [SharedStore] that reads several keys in one round trip.
+type BatchGetter interface {
+	// GetMany returns the values of keys, in their order, as of one moment; nil
+	// for a missing key. It is called with 1 to 128 keys.
+	GetMany(ctx context.Context, keys []string) ([][]byte, error)
+}
+
+// A PutDeleter is a [SharedStore] that can put one key and delete another in
+// one round trip. The library closes sessions with it: the mark is put, then
+// the record is deleted.
+type PutDeleter interface {
+	// PutDelete is Put(put, value, ttl) followed by Delete(del). It is in that
+	// order also when it is cut in the middle: del is gone only if put is there.
+	PutDelete(ctx context.Context, put string, value []byte, ttl time.Duration, del string) error
+}
+
+// A CompareAndSwapper is a [SharedStore] that can replace a value only if
+// nobody else changed it meanwhile.
+type CompareAndSwapper interface {
+	// CompareAndSwap stores new under key for ttl if the value of key is old, and
+	// reports whether it did. A nil old means that key must be missing. If it
+	// reports false, neither the value nor the life of key has changed. new is
+	// never empty.
+	CompareAndSwap(ctx context.Context, key string, old, new []byte, ttl time.Duration) (swapped bool, err error)
+}
+
+// A PubSub is a [SharedStore] that carries hints between replicas. A hint says
+// "look now": it may be lost, late or repeated, and truth is in the keys. It
+// makes things faster, never right.
+type PubSub interface {
+	// Publish sends msg (1 byte to 4 KiB, any bytes) to all who are subscribed to
+	// channel, on all replicas, this one included. Nobody subscribed is no error.
+	// Channels are formed like keys.
+	Publish(ctx context.Context, channel string, msg []byte) error
+
+	// Subscribe calls deliver for each message on one of channels (1 to 16), until
+	// ctx is done or the subscription breaks; then it returns an error that says
+	// which. It calls deliver from one goroutine, in the order in which one
+	// publisher published. deliver returns fast and may keep msg. Subscribe does
+	// not hide a gap: when messages may have been missed it returns, and the
+	// caller subscribes again.
+	Subscribe(ctx context.Context, channels []string, deliver func(channel string, msg []byte)) error
+}
+
+// A Sweeper is a [SharedStore] that keeps expired keys until somebody removes
+// them. A [Replica] calls Sweep in the background, rarely and with jitter, so
+// that nobody must remember it.
+type Sweeper interface {
+	// Sweep removes expired keys, in batches that do not stall the store. It
+	// removes no key that is alive, nor one that is put while it runs. Several
+	// replicas may sweep at once.
+	Sweep(ctx context.Context) error
+}
+
+// as finds an optional ability of a store, looking through wrappers that have
+// the method Unwrap() SharedStore.
+func as[T any](s SharedStore) (ability T, ok bool) {
+	for s != nil {
+		if a, ok := s.(T); ok {
+			return a, true
+		}
+		u, ok := s.(interface{ Unwrap() SharedStore })
+		if !ok {
+			break
+		}
+		s = u.Unwrap()
+	}
+	return ability, false
+}
+
+// MemoryStore is a [SharedStore] in this process's memory, with every optional
+// ability. It serves tests, examples and replicas within one process. What it
+// holds ends with the process.
+type MemoryStore struct {
+	mu      sync.Mutex // guards all below
+	entries map[string]memoryEntry
+	puts    int // since the last sweep
+	subs    map[*memorySub]struct{}
+}
+
+type memoryEntry struct {
+	value   []byte // never changed after it was stored
+	expires time.Time
+}
+
+// memorySub is one subscription: a queue that Subscribe empties.
+type memorySub struct {
+	channels map[string]bool
+	queue    chan memoryHint
+}
+
+type memoryHint struct {
+	channel string
+	msg     []byte
+}
+
+// memoryQueue is how many hints wait for a subscriber before further ones are
+// dropped, as hints may be.
+const memoryQueue = 1024
+
+var (
+	_ SharedStore       = (*MemoryStore)(nil)
+	_ Toucher           = (*MemoryStore)(nil)
+	_ BatchGetter       = (*MemoryStore)(nil)
+	_ PutDeleter        = (*MemoryStore)(nil)
+	_ CompareAndSwapper = (*MemoryStore)(nil)
+	_ PubSub            = (*MemoryStore)(nil)
+	_ Sweeper           = (*MemoryStore)(nil)
+)
+
+var (
+	errTTL   = errors.New("sessionshare: ttl must be positive")
+	errEmpty = errors.New("sessionshare: value must not be empty")
+)
+
+// NewMemoryStore returns an empty store.
+func NewMemoryStore() *MemoryStore {
+	return &MemoryStore{entries: map[string]memoryEntry{}, subs: map[*memorySub]struct{}{}}
+}
+
+// alive returns the entry of key if it has not expired. m.mu is held.
+func (m *MemoryStore) alive(key string, now time.Time) (memoryEntry, bool) {
+	e, ok := m.entries[key]
+	return e, ok && now.Before(e.expires)
+}
+
+// set stores a copy of value. m.mu is held. Every so often it removes what has
+// expired, so that a store that nobody sweeps does not grow for ever.
+func (m *MemoryStore) set(key string, value []byte, ttl time.Duration) {
+	now := time.Now()
+	m.entries[key] = memoryEntry{bytes.Clone(value), now.Add(ttl)}
+	if m.puts++; m.puts > 1024 && m.puts > len(m.entries) {
+		m.sweep(now)
+	}
+}
+
+func (m *MemoryStore) sweep(now time.Time) {
+	m.puts = 0
+	maps.DeleteFunc(m.entries, func(_ string, e memoryEntry) bool { return !now.Before(e.expires) })
+}
+
+// Get implements [SharedStore].
+func (m *MemoryStore) Get(ctx context.Context, key string) ([]byte, bool, error) {
+	values, err := m.GetMany(ctx, []string{key})
+	if err != nil {
+		return nil, false, err
+	}
+	return values[0], values[0] != nil, nil
+}
+
+// GetMany implements [BatchGetter].
+func (m *MemoryStore) GetMany(ctx context.Context, keys []string) ([][]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	values := make([][]byte, len(keys))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	for i, key := range keys {
+		if e, ok := m.alive(key, now); ok {
+			values[i] = bytes.Clone(e.value)
+		}
+	}
+	return values, nil
+}
+
+// Put implements [SharedStore].
+func (m *MemoryStore) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	if err := checkPut(ctx, value, ttl); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.set(key, value, ttl)
+	return nil
+}
+
+func checkPut(ctx context.Context, value []byte, ttl time.Duration) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case ttl <= 0:
+		return errTTL
+	case len(value) == 0:
+		return errEmpty
+	}
+	return nil
+}
+
+// Delete implements [SharedStore].
+func (m *MemoryStore) Delete(ctx context.Context, key string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.entries, key)
+	return nil
+}
+
+// PutDelete implements [PutDeleter].
+func (m *MemoryStore) PutDelete(ctx context.Context, put string, value []byte, ttl time.Duration, del string) error {
+	if err := checkPut(ctx, value, ttl); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.set(put, value, ttl)
+	delete(m.entries, del)
+	return nil
+}
+
+// Touch implements [Toucher].
+func (m *MemoryStore) Touch(ctx context.Context, key string, ttl time.Duration) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	if ttl <= 0 {
+		return false, errTTL
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	e, ok := m.alive(key, now)
+	if !ok {
+		return false, nil
+	}
+	e.expires = now.Add(ttl)
+	m.entries[key] = e
+	return true, nil
+}
+
+// CompareAndSwap implements [CompareAndSwapper].
+func (m *MemoryStore) CompareAndSwap(ctx context.Context, key string, old, new []byte, ttl time.Duration) (bool, error) {
+	if err := checkPut(ctx, new, ttl); err != nil {
+		return false, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, ok := m.alive(key, time.Now())
+	if ok != (old != nil) || ok && !bytes.Equal(e.value, old) {
+		return false, nil
+	}
+	m.set(key, new, ttl)
+	return true, nil
+}
+
+// Sweep implements [Sweeper].
+func (m *MemoryStore) Sweep(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sweep(time.Now())
+	return nil
+}
+
+// Publish implements [PubSub].
+func (m *MemoryStore) Publish(ctx context.Context, channel string, msg []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for s := range m.subs {
+		if s.channels[channel] {
+			select {
+			case s.queue <- memoryHint{channel, bytes.Clone(msg)}:
+			default:
+			}
+		}
+	}
+	return nil
+}
+
+// Subscribe implements [PubSub]. It returns only when ctx is done.
+func (m *MemoryStore) Subscribe(ctx context.Context, channels []string, deliver func(channel string, msg []byte)) error {
+	s := &memorySub{channels: map[string]bool{}, queue: make(chan memoryHint, memoryQueue)}
+	for _, c := range channels {
+		s.channels[c] = true
+	}
+	m.mu.Lock()
+	m.subs[s] = struct{}{}
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		delete(m.subs, s)
+		m.mu.Unlock()
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case h := <-s.queue:
+			deliver(h.channel, h.msg)
+		}
+	}
+}
