@@ -1,0 +1,268 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/sessionshare/sessionshare"
+)
+
+// pubsubCases: the ability PubSub. Hints may be lost, late or repeated, so the
+// cases publish until something arrives, and judge only what arrived.
+var pubsubCases = []testCase{{
+	name:     "publish-delivers",
+	sentence: "Publish sends msg to all who are subscribed to channel, on all replicas, this one included.",
+	run: func(e *env) {
+		a, b := need[sessionshare.PubSub](e, e.a), need[sessionshare.PubSub](e, e.b)
+		here, there := e.subscribe(a, "c"), e.subscribe(b, "c")
+		defer here.stop()
+		defer there.stop()
+		e.until(a, "c", "from a", here, there)
+		e.until(b, "c", "from b", here, there)
+	},
+}, {
+	name:     "publish-nobody",
+	sentence: "Nobody subscribed is no error.",
+	run: func(e *env) {
+		e.must("Publish", need[sessionshare.PubSub](e, e.a).Publish(e.ctx(), e.key("nobody"), []byte("msg")))
+	},
+}, {
+	name:     "publish-bytes",
+	sentence: "msg is 1 byte to 4 KiB, any bytes.",
+	run: func(e *env) {
+		p := need[sessionshare.PubSub](e, e.a)
+		s := e.subscribe(need[sessionshare.PubSub](e, e.b), "c")
+		defer s.stop()
+		for _, value := range awkwardValues() {
+			e.until(p, "c", value, s)
+		}
+		e.until(p, "c", "x", s)
+		e.until(p, "c", pattern(4<<10, 128), s)
+	},
+}, {
+	name:     "publish-order",
+	sentence: "deliver is called in the order in which one publisher published.",
+	run: func(e *env) {
+		p := need[sessionshare.PubSub](e, e.a)
+		s := e.subscribe(need[sessionshare.PubSub](e, e.b), "c", "d")
+		defer s.stop()
+		e.until(p, "c", "ready", s)
+		e.until(p, "d", "ready", s)
+		for i := range 200 {
+			channel := "c"
+			if i%3 == 0 {
+				channel = "d"
+			}
+			e.must("Publish", p.Publish(e.ctx(), e.key(channel), []byte(strconv.Itoa(i))))
+		}
+		last := -1
+		for _, h := range e.until(p, "c", "end", s)[0] {
+			if i, err := strconv.Atoi(h.msg); err == nil {
+				if i < last {
+					e.failf("message %d was delivered after message %d", i, last)
+				}
+				last = i
+			}
+		}
+		if last < 0 {
+			e.failf("none of 200 messages arrived")
+		}
+	},
+}, {
+	name:     "subscribe-channels",
+	sentence: "Subscribe calls deliver for each message on one of channels (1 to 16).",
+	run:      subscribeChannels,
+}, {
+	name:     "subscribe-keeps",
+	sentence: "Values are copied at the border: deliver may keep msg.",
+	run: func(e *env) {
+		p := need[sessionshare.PubSub](e, e.a)
+		s := e.subscribe(need[sessionshare.PubSub](e, e.b), "c")
+		defer s.stop()
+		e.until(p, "c", "ready", s)
+		msg := []byte("0000")
+		for i := range 20 {
+			copy(msg, strconv.Itoa(1000+i))
+			e.must("Publish", p.Publish(e.ctx(), e.key("c"), msg))
+		}
+		e.until(p, "c", "end", s)
+		for i, h := range s.all {
+			if string(s.kept[i]) != h.msg {
+				e.failf("a message that deliver kept changed later, from %s to %s", brief(h.msg), brief(string(s.kept[i])))
+			}
+		}
+		last := 999
+		for _, h := range s.all {
+			if i, err := strconv.Atoi(h.msg); err == nil && i < last {
+				e.failf("a message changed when its publisher changed its slice")
+			} else if err == nil {
+				last = i
+			}
+		}
+	},
+}, {
+	name:     "subscribe-one-goroutine",
+	sentence: "Subscribe calls deliver from one goroutine.",
+	run:      subscribeOneGoroutine,
+}, {
+	name:     "subscribe-ends",
+	sentence: "Subscribe calls deliver until ctx is done; then it returns an error that says so.",
+	run: func(e *env) {
+		p := need[sessionshare.PubSub](e, e.a)
+		s := e.subscribe(p, "c")
+		e.until(p, "c", "ready", s)
+		began := time.Now()
+		if err := s.stop(); !errors.Is(err, context.Canceled) {
+			e.failf("Subscribe returned %v, want an error that is context.Canceled", err)
+		}
+		if took := time.Since(began); took > time.Second {
+			e.failf("Subscribe returned %v after its context was done", took)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		if err := p.Subscribe(ctx, []string{e.key("c")}, func(string, []byte) {}); !errors.Is(err, context.DeadlineExceeded) {
+			e.failf("Subscribe returned %v, want an error that is context.DeadlineExceeded", err)
+		}
+	},
+}}
+
+type hint struct{ channel, msg string }
+
+// subscription collects what one Subscribe delivers.
+type subscription struct {
+	hints  chan hint
+	raw    chan []byte
+	all    []hint   // what until has read
+	kept   [][]byte // the slices of all, as deliver got them
+	cancel context.CancelFunc
+	ended  chan struct{}
+	err    error // valid once ended is closed
+}
+
+func (e *env) subscribe(p sessionshare.PubSub, channels ...string) *subscription {
+	ctx, cancel := context.WithCancel(e.ctx())
+	s := &subscription{hints: make(chan hint, 1000), raw: make(chan []byte, 1000), cancel: cancel, ended: make(chan struct{})}
+	names := make([]string, len(channels))
+	for i, c := range channels {
+		names[i] = e.key(c)
+	}
+	go func() {
+		defer close(s.ended)
+		s.err = p.Subscribe(ctx, names, func(channel string, msg []byte) {
+			select {
+			case s.hints <- hint{strings.TrimPrefix(channel, e.prefix), string(msg)}:
+				s.raw <- msg
+			default:
+			}
+		})
+	}()
+	return s
+}
+
+// stop ends the subscription and returns what Subscribe returned.
+func (s *subscription) stop() error {
+	s.cancel()
+	<-s.ended
+	return s.err
+}
+
+// until publishes msg again and again until every subscription got it, and
+// returns what else each got before. There is no other way to learn that a
+// subscription is up.
+func (e *env) until(p sessionshare.PubSub, channel, msg string, subs ...*subscription) [][]hint {
+	e.Helper()
+	before := make([][]hint, len(subs))
+	end := time.Now().Add(10 * time.Second)
+	for i, s := range subs {
+		for got := false; !got; {
+			e.must("Publish", p.Publish(e.ctx(), e.key(channel), []byte(msg)))
+			again := time.After(20 * time.Millisecond)
+			for waiting := true; waiting && !got; {
+				select {
+				case h := <-s.hints:
+					s.all, s.kept = append(s.all, h), append(s.kept, <-s.raw)
+					if got = h == (hint{channel, msg}); !got {
+						before[i] = append(before[i], h)
+					}
+				case <-s.ended:
+					e.failf("Subscribe returned before its context was done: %v", s.err)
+				case <-again:
+					waiting = false
+				}
+			}
+			if !got && time.Now().After(end) {
+				s.stop()
+				e.failf("a message of %d bytes was published for 10 s and did not arrive (subscriber %d)", len(msg), i+1)
+			}
+		}
+	}
+	return before
+}
+
+func subscribeChannels(e *env) {
+	p := need[sessionshare.PubSub](e, e.a)
+	var channels []string
+	for i := range 16 {
+		channels = append(channels, "channel-"+strconv.Itoa(i)+".x_y")
+	}
+	channels[15] = strings.Repeat("c", sessionshare.MaxKeyBytes-len(e.prefix))
+	s := e.subscribe(need[sessionshare.PubSub](e, e.b), channels...)
+	defer s.stop()
+	for _, c := range channels {
+		e.until(p, c, "to "+c, s)
+	}
+	for _, c := range []string{"channel-0.x-y", "channel-0", "channel-0.x_y.z", "channel-", "other", channels[15][1:]} {
+		e.must("Publish", p.Publish(e.ctx(), e.key(c), []byte("to "+c)))
+	}
+	e.until(p, channels[0], "end", s)
+	for _, h := range s.all {
+		if h.msg != "end" && h.msg != "to "+h.channel {
+			e.failf("a message %s was delivered as one on channel %s", brief(h.msg), brief(h.channel))
+		}
+	}
+	for _, h := range s.all {
+		known := false
+		for _, c := range channels {
+			known = known || c == h.channel
+		}
+		if !known {
+			e.failf("a message on a channel that was not subscribed was delivered: %s", brief(h.channel))
+		}
+	}
+}
+
+func subscribeOneGoroutine(e *env) {
+	p := need[sessionshare.PubSub](e, e.a)
+	ctx, cancel := context.WithCancel(e.ctx())
+	defer cancel()
+	var inside, calls, beside atomic.Int32
+	ended := make(chan error, 1)
+	go func() {
+		ended <- p.Subscribe(ctx, []string{e.key("c"), e.key("d")}, func(string, []byte) {
+			if inside.Add(1) > 1 {
+				beside.Add(1)
+			}
+			time.Sleep(time.Millisecond)
+			inside.Add(-1)
+			calls.Add(1)
+		})
+	}()
+	for end := time.Now().Add(10 * time.Second); calls.Load() < 20 && time.Now().Before(end); {
+		for _, c := range []string{"c", "d"} {
+			e.must("Publish", p.Publish(e.ctx(), e.key(c), []byte("msg")))
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+	cancel()
+	<-ended
+	switch {
+	case calls.Load() == 0:
+		e.failf("no message arrived")
+	case beside.Load() > 0:
+		e.failf("deliver was called while it was running")
+	}
+}
