@@ -1,0 +1,193 @@
+package sqlitestore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+var (
+	errTTL   = errors.New("sqlitestore: ttl must be positive")
+	errEmpty = errors.New("sqlitestore: value must not be empty")
+)
+
+// queries are the statements on one table. Each reads SQLite's clock after it
+// has got its lock, so a wait for another process never revives a key.
+type queries struct {
+	get, put, del, touch, swap, create string
+}
+
+// now is the host's clock in ms. It is cut to a whole ms, so deadline adds one:
+// a key never expires early.
+const (
+	now      = `CAST(round(unixepoch('subsec') * 1000) AS INTEGER)`
+	deadline = now + ` + ?`
+)
+
+func newQueries(table string) queries {
+	const set = ` SET v = excluded.v, expires_at = excluded.expires_at`
+	insert := `INSERT INTO ` + table + ` (k, v, expires_at) VALUES (?, ?, ` + deadline + `) ON CONFLICT (k) DO UPDATE` + set
+	return queries{
+		get:    `SELECT k, v FROM ` + table + ` WHERE expires_at > ` + now + ` AND k IN (?`,
+		put:    insert,
+		create: insert + ` WHERE ` + table + `.expires_at <= ` + now,
+		del:    `DELETE FROM ` + table + ` WHERE k = ?`,
+		touch: `UPDATE ` + table + ` SET expires_at = max(expires_at, ` + deadline + `)
+			WHERE k = ? AND expires_at > ` + now,
+		swap: `UPDATE ` + table + ` SET v = ?, expires_at = ` + deadline + `
+			WHERE k = ? AND v = ? AND expires_at > ` + now,
+	}
+}
+
+// ms is ttl in whole ms, rounded up, and one more: see deadline.
+func ms(ttl time.Duration) int64 {
+	return int64((ttl-1)/time.Millisecond) + 2
+}
+
+// begin gives a context without a deadline one.
+func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, s.timeout)
+}
+
+// failed names what failed. Once ctx has ended, the error says so, whatever
+// SQLite made of it.
+func failed(ctx context.Context, op string, err error) error {
+	if ended := ctx.Err(); ended != nil && !errors.Is(err, ended) {
+		return fmt.Errorf("sqlitestore: %s: %w: %w", op, ended, err)
+	}
+	return fmt.Errorf("sqlitestore: %s: %w", op, err)
+}
+
+// Get implements [sessionshare.SharedStore].
+func (s *Store) Get(ctx context.Context, key string) ([]byte, bool, error) {
+	values, err := s.GetMany(ctx, []string{key})
+	if err != nil {
+		return nil, false, err
+	}
+	return values[0], values[0] != nil, nil
+}
+
+// GetMany implements [sessionshare.BatchGetter]. It is one statement, so all
+// values are of one moment.
+func (s *Store) GetMany(ctx context.Context, keys []string) ([][]byte, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := s.begin(ctx)
+	defer cancel()
+	args := make([]any, len(keys))
+	for i, key := range keys {
+		args[i] = key
+	}
+	rows, err := s.reads.QueryContext(ctx, s.q.get+strings.Repeat(", ?", len(keys)-1)+")", args...)
+	if err != nil {
+		return nil, failed(ctx, "get", err)
+	}
+	defer rows.Close()
+	found := make(map[string][]byte, len(keys))
+	for rows.Next() {
+		var key string
+		var value []byte
+		if err := rows.Scan(&key, &value); err != nil {
+			return nil, failed(ctx, "get", err)
+		}
+		found[key] = value
+	}
+	if err := rows.Err(); err != nil {
+		return nil, failed(ctx, "get", err)
+	}
+	values := make([][]byte, len(keys))
+	for i, key := range keys {
+		values[i] = bytes.Clone(found[key]) // a key may be named twice
+	}
+	return values, nil
+}
+
+// exec runs one writing statement and reports whether it changed a row.
+func (s *Store) exec(ctx context.Context, op, query string, args ...any) (changed bool, err error) {
+	ctx, cancel := s.begin(ctx)
+	defer cancel()
+	result, err := s.writes.ExecContext(ctx, query, args...)
+	if err != nil {
+		return false, failed(ctx, op, err)
+	}
+	n, err := result.RowsAffected()
+	if err != nil {
+		return false, failed(ctx, op, err)
+	}
+	return n > 0, nil
+}
+
+func checkPut(value []byte, ttl time.Duration) error {
+	switch {
+	case ttl <= 0:
+		return errTTL
+	case len(value) == 0:
+		return errEmpty
+	}
+	return nil
+}
+
+// Put implements [sessionshare.SharedStore].
+func (s *Store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	if err := checkPut(value, ttl); err != nil {
+		return err
+	}
+	_, err := s.exec(ctx, "put", s.q.put, key, value, ms(ttl))
+	return err
+}
+
+// Delete implements [sessionshare.SharedStore].
+func (s *Store) Delete(ctx context.Context, key string) error {
+	_, err := s.exec(ctx, "delete", s.q.del, key)
+	return err
+}
+
+// Touch implements [sessionshare.Toucher]. It never shortens a life.
+func (s *Store) Touch(ctx context.Context, key string, ttl time.Duration) (bool, error) {
+	if ttl <= 0 {
+		return false, errTTL
+	}
+	return s.exec(ctx, "touch", s.q.touch, ms(ttl), key)
+}
+
+// CompareAndSwap implements [sessionshare.CompareAndSwapper]. A key that has
+// expired is missing, swept or not.
+func (s *Store) CompareAndSwap(ctx context.Context, key string, old, new []byte, ttl time.Duration) (bool, error) {
+	if err := checkPut(new, ttl); err != nil {
+		return false, err
+	}
+	if old == nil {
+		return s.exec(ctx, "compare and swap", s.q.create, key, new, ms(ttl))
+	}
+	return s.exec(ctx, "compare and swap", s.q.swap, new, ms(ttl), key, old)
+}
+
+// PutDelete implements [sessionshare.PutDeleter]. It is one transaction.
+func (s *Store) PutDelete(ctx context.Context, put string, value []byte, ttl time.Duration, del string) error {
+	if err := checkPut(value, ttl); err != nil {
+		return err
+	}
+	ctx, cancel := s.begin(ctx)
+	defer cancel()
+	tx, err := s.writes.BeginTx(ctx, nil)
+	if err != nil {
+		return failed(ctx, "put and delete", err)
+	}
+	defer tx.Rollback()
+	if _, err = tx.ExecContext(ctx, s.q.put, put, value, ms(ttl)); err == nil {
+		if _, err = tx.ExecContext(ctx, s.q.del, del); err == nil {
+			err = tx.Commit()
+		}
+	}
+	if err != nil {
+		return failed(ctx, "put and delete", err)
+	}
+	return nil
+}
