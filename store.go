@@ -154,7 +154,8 @@ type memoryEntry struct {
 	expires time.Time
 }
 
-// memorySub is one subscription: a queue that Subscribe empties.
+// memorySub is one subscription: a queue that Subscribe empties. Publish closes
+// the queue when it is full, and forgets the subscription: a gap ends it.
 type memorySub struct {
 	channels map[string]bool
 	queue    chan memoryHint
@@ -165,8 +166,8 @@ type memoryHint struct {
 	msg     []byte
 }
 
-// memoryQueue is how many hints wait for a subscriber before further ones are
-// dropped, as hints may be.
+// memoryQueue is how many hints wait for a subscriber before one more breaks
+// the subscription.
 const memoryQueue = 1024
 
 var (
@@ -180,8 +181,9 @@ var (
 )
 
 var (
-	errTTL   = errors.New("sessionshare: ttl must be positive")
-	errEmpty = errors.New("sessionshare: value must not be empty")
+	errTTL    = errors.New("sessionshare: ttl must be positive")
+	errEmpty  = errors.New("sessionshare: value must not be empty")
+	errMissed = errors.New("sessionshare: hints came faster than they were taken, some are missing")
 )
 
 // NewMemoryStore returns an empty store.
@@ -340,13 +342,16 @@ func (m *MemoryStore) Publish(ctx context.Context, channel string, msg []byte) e
 			select {
 			case s.queue <- memoryHint{channel, bytes.Clone(msg)}:
 			default:
+				delete(m.subs, s)
+				close(s.queue)
 			}
 		}
 	}
 	return nil
 }
 
-// Subscribe implements [PubSub]. It returns only when ctx is done.
+// Subscribe implements [PubSub]. It breaks when deliver is so slow that hints
+// would have to be dropped.
 func (m *MemoryStore) Subscribe(ctx context.Context, channels []string, deliver func(channel string, msg []byte)) error {
 	s := &memorySub{channels: map[string]bool{}, queue: make(chan memoryHint, memoryQueue)}
 	for _, c := range channels {
@@ -364,7 +369,10 @@ func (m *MemoryStore) Subscribe(ctx context.Context, channels []string, deliver 
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case h := <-s.queue:
+		case h, ok := <-s.queue:
+			if !ok {
+				return errMissed
+			}
 			deliver(h.channel, h.msg)
 		}
 	}

@@ -112,14 +112,15 @@ var touchCases = []testCase{{
 	sentence: "Touch racing a Delete never leaves the key behind.",
 	run: func(e *env) {
 		t := need[sessionshare.Toucher](e, e.b)
-		touch := func() error {
-			_, err := t.Touch(e.ctx(), e.key("k"), long)
-			return err
-		}
-		rounds(200, func(int) {
-			e.put(e.a, e.key("k"), "value", long)
-			e.together(touch, touch, func() error { return e.a.Delete(e.ctx(), e.key("k")) }, touch, touch)
-			e.absent("after Delete and Touch at once", e.key("k"))
+		rounds(200, func(i int) {
+			key := e.key(strconv.Itoa(i))
+			touch := func() error {
+				_, err := t.Touch(e.ctx(), key, long)
+				return err
+			}
+			e.put(e.a, key, "value", long)
+			e.together(touch, touch, func() error { return e.a.Delete(e.ctx(), key) }, touch, touch)
+			e.absent("after Delete and Touch at once", key)
 		})
 	},
 }, {
@@ -142,10 +143,11 @@ func (e *env) touch(t sessionshare.Toucher, key string, ttl time.Duration, want 
 // of a read and a write would put an old value back.
 func touchKeepsValue(e *env) {
 	t := need[sessionshare.Toucher](e, e.b)
-	e.put(e.a, e.key("k"), pattern(1000, 7), long)
-	e.touch(t, e.key("k"), long, true)
-	e.present("after Touch", e.key("k"), pattern(1000, 7))
+	e.put(e.a, e.key("still"), pattern(1000, 7), long)
+	e.touch(t, e.key("still"), long, true)
+	e.present("after Touch", e.key("still"), pattern(1000, 7))
 
+	e.put(e.a, e.key("k"), "0", long)
 	var done, undone atomic.Bool
 	touch := func() error {
 		for !done.Load() {
@@ -180,7 +182,7 @@ func touchRacesExpiry(e *env) {
 	const n = 64
 	s := e.put(e.a, e.key("first"), "value", e.short())
 	for i := range n {
-		e.put(e.a, e.key(strconv.Itoa(i)), "value", e.short())
+		e.put(e.a, e.key(strconv.Itoa(i)), "value", e.short()+time.Duration(i-n/2)*200*time.Microsecond)
 	}
 	sleepUntil(s.alive)
 	found := map[string]bool{}
