@@ -1,0 +1,348 @@
+package sessionshare
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// A handler is what Replica.Handler returns.
+type handler struct {
+	r         *Replica
+	getServer func(*http.Request) *mcp.Server
+	copyOpts  mcp.StreamableHTTPOptions  // of the SDK handler of every copy
+	blank     *mcp.StreamableHTTPHandler // never has a session: says what the SDK thinks of a request
+	limit     int64                      // bytes of a body
+}
+
+// Handler takes the place of mcp.NewStreamableHTTPHandler(getServer, opts), and
+// all of opts holds, but SessionTimeout, whose place Options.IdleTimeout takes. A
+// stateless handler is the SDK's own.
+//
+// getServer, the factory, runs once per copy, not with every request. It sees only
+// what other replicas know too: the path as it was at open, the headers named in
+// Options.OpenHeaders as they were at open, and a context with the [Session].
+// Returning nil is a 503.
+//
+// Every server it returns has this Replica's GetSessionID in its ServerOptions.
+// Authentication, limits and http.TimeoutHandler go around the handler.
+func (r *Replica) Handler(getServer func(*http.Request) *mcp.Server, opts *mcp.StreamableHTTPOptions) http.Handler {
+	if opts != nil && opts.Stateless {
+		return mcp.NewStreamableHTTPHandler(getServer, opts)
+	}
+	h := &handler{r: r, getServer: getServer}
+	if opts != nil {
+		h.copyOpts = *opts
+	}
+	if h.copyOpts.SessionTimeout != 0 {
+		r.log.Warn("sessionshare: StreamableHTTPOptions.SessionTimeout is ignored, Options.IdleTimeout holds")
+		h.copyOpts.SessionTimeout = 0
+	}
+	if h.copyOpts.EventStore != nil {
+		h.copyOpts.EventStore = keptEvents{h.copyOpts.EventStore}
+	}
+	h.limit = bodyLimit(&h.copyOpts)
+	h.blank = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return nil }, &h.copyOpts)
+	return h
+}
+
+// ServeHTTP implements [http.Handler].
+func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	switch req.Method {
+	case http.MethodGet, http.MethodPost, http.MethodDelete:
+	default:
+		h.blank.ServeHTTP(w, req) // 405; resumes nothing
+		return
+	}
+	ids := req.Header[headerSessionID]
+	b := &body{req: req, limit: h.limit}
+	switch {
+	case len(ids) > 1:
+		h.r.answer(w, req, errManyIDs)
+	case len(ids) == 1 && ids[0] != "":
+		h.serveSession(w, req, b, ids[0])
+	case req.Method == http.MethodPost:
+		h.serveOpen(w, req, b)
+	default:
+		h.blank.ServeHTTP(w, req)
+	}
+}
+
+// serveSession serves a request of a session. What no client sends again, if it
+// cannot be served just now, is held and tried again.
+func (h *handler) serveSession(w http.ResponseWriter, req *http.Request, b *body, id string) {
+	var held hold
+	defer held.end()
+	for {
+		err := h.trySession(w, req, b, id)
+		switch {
+		case err == nil:
+			return
+		case errors.Is(err, ErrGone) && req.Method == http.MethodPost && b.load().single("initialize"):
+			// A client that begins anew and forgot to drop its ID.
+			req = req.Clone(req.Context())
+			req.Header.Del(headerSessionID)
+			h.serveOpen(w, req, b)
+			return
+		case doubtful(err) && h.patient(req, b) && held.wait(req.Context(), h.r, len(b.data)):
+			continue
+		}
+		if doubtful(err) {
+			h.r.log.Warn("sessionshare: not served", "session", digestOf(id).short(), "method", req.Method, "error", err)
+		}
+		h.r.answer(w, req, err)
+		return
+	}
+}
+
+// patient reports whether a request is lost for good if it fails: clients do not
+// send answers, notifications and first GETs again.
+func (h *handler) patient(req *http.Request, b *body) bool {
+	if h.r.stopping.Load() {
+		return false
+	}
+	return req.Method == http.MethodGet || req.Method == http.MethodPost && !b.load().calls()
+}
+
+// maxTries is how often a request is tried whose copy ends under its hands.
+const maxTries = 4
+
+// trySession serves a request, or returns why it could not, with nothing written.
+func (h *handler) trySession(w http.ResponseWriter, req *http.Request, b *body, id string) error {
+	if !validSessionID(id) {
+		return ErrGone
+	}
+	principal, err := h.r.opts.Principal(req)
+	if err != nil {
+		return callbackError("Principal", err)
+	}
+	endpoint, err := h.r.opts.Endpoint(req)
+	if err != nil {
+		return callbackError("Endpoint", err)
+	}
+	if req.Method == http.MethodDelete {
+		return h.serveDelete(w, req, id, principal, endpoint)
+	}
+	for range maxTries {
+		c, err := h.admit(req, b, id, principal, endpoint)
+		if err != nil {
+			return err
+		}
+		if c == nil {
+			continue // it was made, and has ended already
+		}
+		if h.serveOn(c, w, req, b) {
+			return nil
+		}
+		c.end(ErrEvicted) // what the SDK ends by itself ends no session
+	}
+	return unsure("copies of this session end at once", ErrEvicted)
+}
+
+// serveOn serves an admitted request on c.
+func (h *handler) serveOn(c *hostedCopy, w http.ResponseWriter, req *http.Request, b *body) (served bool) {
+	defer c.leave()
+	if req.Method == http.MethodGet {
+		return h.serveGET(c, w, req)
+	}
+	b.load()
+	if h.r.stopping.Load() && b.calls() {
+		h.r.answer(w, req, errStopping)
+		return true
+	}
+	return h.servePOST(c, w, req, b)
+}
+
+// admit takes a use of the copy that serves the session, making it if need be.
+// It returns neither copy nor error if the copy has ended meanwhile.
+func (h *handler) admit(req *http.Request, b *body, id, principal string, endpoint Endpoint) (*hostedCopy, error) {
+	r := h.r
+	if c, ok := r.lookup(id); ok {
+		if err := r.bound(c, principal, endpoint); err != nil {
+			return nil, err
+		}
+		if look, ok := c.enter(r.now()); ok {
+			if look == lookNone {
+				return c, nil
+			}
+			if err := c.recheck(req.Context(), look, true); err != nil {
+				c.leave()
+				return nil, err
+			}
+			return c, nil
+		}
+		r.copies.CompareAndDelete(id, c) // it is ending: as if not hosted
+	}
+	began := r.now()
+	rec, err := r.find(req, id, principal, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	greets := req.Method == http.MethodPost && b.load().single("notifications/initialized")
+	if err := h.resume(req, id, rec, began, greets); err != nil {
+		return nil, err
+	}
+	c, ok := r.lookup(id)
+	if !ok {
+		return nil, nil
+	}
+	if _, ok := c.enter(r.now()); !ok {
+		return nil, nil
+	}
+	return c, nil
+}
+
+// bound compares who sent a request, and what it addresses, with the binding of
+// a copy.
+func (r *Replica) bound(c *hostedCopy, principal string, endpoint Endpoint) error {
+	rec := c.rec
+	if rec.Principal != principal || rec.Endpoint != endpoint.Name {
+		return ErrGone
+	}
+	if rec.Incarn != endpoint.Incarnation {
+		// This replica has moved on to another incarnation: endpoints never go back.
+		r.lags.serves(rec.endpoint())
+		r.serves(endpoint)
+		c.end(ErrClosed)
+		return ErrGone
+	}
+	return nil
+}
+
+// serves notes what this replica serves under a name now. If it has moved to
+// another incarnation, the copies of the one before end.
+func (r *Replica) serves(e Endpoint) {
+	if !r.lags.serves(e) {
+		return
+	}
+	r.hosted(func(c *hostedCopy) bool {
+		if c.rec.Endpoint == e.Name && c.rec.Incarn != e.Incarnation {
+			c.end(ErrClosed)
+		}
+		return true
+	})
+}
+
+// find reads the record of a session that is not hosted here, and checks that it
+// is open and bound to who asks. Foreign, unknown, closed and expired are one
+// answer.
+func (r *Replica) find(req *http.Request, id, principal string, endpoint Endpoint) (*record, error) {
+	switch {
+	case r.stopping.Load():
+		return nil, errStopping
+	case r.store == nil, r.closures.session(id):
+		return nil, ErrGone
+	}
+	r.serves(endpoint)
+	d := digestOf(id)
+	keys := []string{r.keys.session(d), r.keys.closed(d)}
+	if endpoint.Incarnation != "" {
+		keys = append(keys, r.keys.endpoint(endpoint))
+	}
+	values, err := r.store.get(req.Context(), keys...)
+	if err != nil {
+		return nil, unsure("the record cannot be read", err)
+	}
+	if values[0] == nil || values[1] != nil {
+		return nil, ErrGone
+	}
+	rec, err := decodeRecord(values[0])
+	switch {
+	case errors.Is(err, errRecordNewer):
+		return nil, r.lags.doubt(id, r.now(), err.Error())
+	case err != nil:
+		r.unusable(d)
+		return nil, ErrGone
+	case rec.Principal != principal, rec.Endpoint != endpoint.Name:
+		return nil, ErrGone
+	case rec.Incarn != endpoint.Incarnation:
+		return nil, r.otherIncarnation(req, id, rec)
+	case len(values) > 2 && values[2] != nil, r.closures.endpoint(endpoint):
+		return nil, ErrGone
+	}
+	return rec, nil
+}
+
+// otherIncarnation decides about a session that was opened on another incarnation
+// than this replica serves: if that one is closed, or this replica has left it
+// behind, the session is gone; else this replica has not loaded it yet.
+func (r *Replica) otherIncarnation(req *http.Request, id string, rec *record) error {
+	e := rec.endpoint()
+	if r.closures.endpoint(e) || r.lags.passed(e) {
+		return ErrGone
+	}
+	if e.Incarnation != "" {
+		values, err := r.store.get(req.Context(), r.keys.endpoint(e))
+		if err != nil {
+			return unsure("the close mark of the endpoint cannot be read", err)
+		}
+		if values[0] != nil {
+			return ErrGone
+		}
+	}
+	return r.lags.doubt(id, r.now(), "it has not loaded the incarnation that the session was opened on")
+}
+
+// serveDelete ends a session: hosted here or not, without resuming it and without
+// waiting for its calls.
+func (h *handler) serveDelete(w http.ResponseWriter, req *http.Request, id, principal string, endpoint Endpoint) error {
+	r := h.r
+	if verdict := h.verdict(req); verdict != nil {
+		verdict.sendTo(w)
+		return nil
+	}
+	var rec *record
+	if c, ok := r.lookup(id); ok {
+		if err := r.bound(c, principal, endpoint); err != nil {
+			return err
+		}
+		rec = c.rec
+	} else {
+		var err error
+		if rec, err = r.find(req, id, principal, endpoint); err != nil {
+			return err
+		}
+	}
+	if err := r.closeSession(req.Context(), id, rec); err != nil {
+		return unsure("the session is closed here only, so far", err)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// verdict returns what the SDK says of a request of whatever session, nil if it
+// has no objections.
+func (h *handler) verdict(req *http.Request) *recorded {
+	w := newRecorded()
+	h.blank.ServeHTTP(w, req.Clone(req.Context()))
+	if w.status == http.StatusNotFound {
+		return nil
+	}
+	return w
+}
+
+// pathEndpoint is the default of Options.Endpoint: the path as the client sent
+// it, before any StripPrefix.
+func pathEndpoint(req *http.Request) (Endpoint, error) {
+	path := req.URL.Path
+	if req.RequestURI != "" && req.RequestURI != path {
+		if u, err := url.ParseRequestURI(req.RequestURI); err == nil {
+			path = u.Path
+		}
+	}
+	if len(path) > 1 {
+		path = strings.TrimSuffix(path, "/")
+	}
+	return Endpoint{Name: path}, nil
+}
+
+// unusable logs a record that does not decode. It is not rewritten: what is not
+// understood is not touched.
+func (r *Replica) unusable(d sessionDigest) {
+	if _, logged := r.unusables.LoadOrStore(d, struct{}{}); !logged {
+		r.log.Error("sessionshare: a record in the store is not usable", "session", d.short())
+	}
+}

@@ -1,0 +1,310 @@
+package sessionshare
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// A hostedCopy is the SDK session by which this replica hosts a session, with
+// the SDK handler that serves it and nothing else. It is made by resume.go,
+// serves while it stands in Replica.copies, and then ends: it takes no new
+// request, its streams end, what runs on it is finished, and the SDK session is
+// closed. A new copy of the same session may be made meanwhile; they share
+// nothing.
+type hostedCopy struct {
+	Session
+	r      *Replica
+	h      *handler
+	id     string
+	cancel context.CancelCauseFunc // of Session.ctx
+
+	// Set while the copy is made, fixed once it is published.
+	sdk      *mcp.StreamableHTTPHandler
+	server   *mcp.Server
+	arming   *arming            // non-nil while the SDK is to take the ID
+	base     *http.Request      // what internal requests look like: context values, Host
+	session  *mcp.ServerSession // as the middleware saw it
+	protocol string             // as negotiated by session
+	greeted  bool               // notifications/initialized was replayed
+
+	mu      sync.Mutex // guards all below
+	ending  bool       // no longer serves; never unset
+	cause   error      // why
+	uses    int        // admitted requests that have not left
+	quiet   chan struct{}
+	posts   map[uintptr]*post // by identity of the header map, see headerIdentity
+	running int               // handlers that run for clients
+	streams map[string]*clientStream
+	used    time.Time // when the last use, handler or stream ended
+	standing
+}
+
+// A post is one POST on a copy, from admission until it is answered and its
+// handlers have returned, whichever is later: a client that hangs up leaves its
+// handler running.
+type post struct {
+	header   http.Header
+	calls    []rawID // what the client waits for
+	served   bool    // ServeHTTP has returned
+	running  int     // handlers
+	internal bool    // sent by this library: a replay, a cancellation
+	awaited  bool    // internal, and its one handler has not begun
+
+	// handedOver says that a handler has ended the answer's stream on purpose
+	// (CloseSSEStream): the client takes the answer up with a GET.
+	handedOver bool
+}
+
+// headerIdentity is how a handler is matched with the POST that called it. The
+// header map of the request is the one thing of it that the SDK shows a handler
+// (RequestExtra.Header); while the post holds the map, no other has its address.
+func headerIdentity(h http.Header) uintptr { return reflect.ValueOf(h).Pointer() }
+
+// enter takes a use of the copy, unless it is ending. The caller must leave.
+func (c *hostedCopy) enter(now time.Time) (look lookKind, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ending {
+		return lookNone, false
+	}
+	c.uses++
+	c.used = now
+	return c.lookDue(now), true
+}
+
+func (c *hostedCopy) leave() {
+	now := c.r.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.uses--
+	c.used = now
+	if c.uses == 0 && c.quiet != nil {
+		close(c.quiet)
+		c.quiet = nil
+	}
+}
+
+// begin registers p before the SDK sees its request.
+func (c *hostedCopy) begin(p *post) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.posts == nil {
+		c.posts = map[uintptr]*post{}
+	}
+	c.posts[headerIdentity(p.header)] = p
+}
+
+// answered says that ServeHTTP has returned for p. If handlers of p still run,
+// their client has gone; on a copy that ends they are cancelled.
+func (c *hostedCopy) answered(p *post) {
+	c.mu.Lock()
+	p.served = true
+	c.forget(p)
+	orphan := c.ending && p.running > 0
+	c.mu.Unlock()
+	if orphan {
+		c.cancelPosts([]*post{p})
+	}
+}
+
+// forget drops p if nothing more can come of it. c.mu is held.
+func (c *hostedCopy) forget(p *post) {
+	if p.served && p.running == 0 && !p.awaited {
+		delete(c.posts, headerIdentity(p.header))
+	}
+}
+
+// handlerBegins is called by the middleware before each handler. It returns nil
+// for a message whose client left before it was handled.
+func (c *hostedCopy) handlerBegins(req mcp.Request) *post {
+	extra := req.GetExtra()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session == nil {
+		c.session, _ = req.GetSession().(*mcp.ServerSession)
+		hostedSessions.Store(c.session, c)
+	}
+	var p *post
+	if extra != nil && extra.Header != nil {
+		p = c.posts[headerIdentity(extra.Header)]
+	}
+	if p != nil {
+		p.running++
+		p.awaited = false
+	}
+	if p == nil || !p.internal {
+		c.running++
+	}
+	return p
+}
+
+func (c *hostedCopy) handlerEnds(p *post) {
+	now := c.r.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p == nil || !p.internal {
+		c.running--
+		c.used = now
+	}
+	if p != nil {
+		p.running--
+		c.forget(p)
+	}
+}
+
+// busy reports whether something goes on that keeps the session alive by itself.
+// c.mu is held.
+func (c *hostedCopy) busy() bool {
+	return c.uses > 0 || c.running > 0 || len(c.streams) > 0
+}
+
+// end makes the copy stop serving and finishes it in the background: running
+// calls get their answers out. Only the first call counts.
+func (c *hostedCopy) end(cause error) {
+	c.mu.Lock()
+	if c.ending {
+		c.mu.Unlock()
+		return
+	}
+	c.ending, c.cause = true, cause
+	c.mu.Unlock()
+	c.r.copies.CompareAndDelete(c.id, c)
+	c.endStreams()
+	c.r.owned.run(c.finish)
+}
+
+// finish waits until no client waits for an answer of this copy, and closes the
+// SDK session. Orphans hold nothing up: they are cancelled, at once and again
+// when no other call is left.
+func (c *hostedCopy) finish() {
+	c.cancelOrphans()
+	c.waitCalls(context.Background())
+	c.cancelOrphans()
+	c.cancel(c.cause)
+	if c.session != nil {
+		_ = c.session.Close() // waits for handlers that do not obey
+		hostedSessions.Delete(c.session)
+	}
+}
+
+// waitCalls waits until no admitted request is left, or ctx is done.
+func (c *hostedCopy) waitCalls(ctx context.Context) {
+	c.mu.Lock()
+	if c.uses == 0 {
+		c.mu.Unlock()
+		return
+	}
+	if c.quiet == nil {
+		c.quiet = make(chan struct{})
+	}
+	quiet := c.quiet
+	c.mu.Unlock()
+	select {
+	case <-quiet:
+	case <-ctx.Done():
+	}
+}
+
+// cancelOrphans cancels the handlers whose clients have gone.
+func (c *hostedCopy) cancelOrphans() {
+	c.cancelPosts(c.postsWhere(func(p *post) bool { return p.served }))
+}
+
+// cancelCalls cancels all handlers.
+func (c *hostedCopy) cancelCalls() {
+	c.cancelPosts(c.postsWhere(func(*post) bool { return true }))
+}
+
+func (c *hostedCopy) postsWhere(match func(*post) bool) []*post {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []*post
+	for _, p := range c.posts {
+		if !p.internal && p.running > 0 && match(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (c *hostedCopy) cancelPosts(posts []*post) {
+	for _, p := range posts {
+		for _, id := range p.calls {
+			body := []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`)
+			body = append(append(body, id...), `,"reason":"session ends on this replica"}}`...)
+			c.deliver(body, false)
+		}
+	}
+}
+
+// deliver sends one message, which the library made, through the copy's SDK
+// handler, and returns its answer. It waits for no handler if body is a
+// notification or a response. handled says that a handler will see it.
+func (c *hostedCopy) deliver(body []byte, handled bool) *recorded {
+	w, req := newRecorded(), c.internalRequest(body)
+	p := &post{header: req.Header, internal: true, awaited: handled}
+	c.begin(p)
+	defer c.answered(p)
+	c.sdk.ServeHTTP(w, req)
+	return w
+}
+
+// internalRequest makes a request of the library's own on this session.
+func (c *hostedCopy) internalRequest(body []byte) *http.Request {
+	req := c.base.Clone(c.base.Context())
+	setBody(req, body)
+	req.Header.Set(headerSessionID, c.id)
+	return req
+}
+
+// setBody makes req a POST of body, as a client would send it.
+func setBody(req *http.Request, body []byte) {
+	req.Method = http.MethodPost
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	req.ContentLength = int64(len(body))
+}
+
+// recorded is a ResponseWriter that keeps the answer.
+type recorded struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func newRecorded() *recorded { return &recorded{header: http.Header{}} }
+
+func (w *recorded) Header() http.Header { return w.header }
+
+func (w *recorded) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+}
+
+func (w *recorded) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.body.Write(b)
+}
+
+// sendTo sends the recorded answer.
+func (w *recorded) sendTo(out http.ResponseWriter) {
+	for name, values := range w.header {
+		out.Header()[name] = values
+	}
+	if w.status != 0 {
+		out.WriteHeader(w.status)
+	}
+	if w.body.Len() > 0 {
+		_, _ = out.Write(w.body.Bytes())
+	}
+	_ = http.NewResponseController(out).Flush()
+}

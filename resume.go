@@ -1,0 +1,242 @@
+package sessionshare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// factoryTime is how long a factory may take before requests that wait for it
+// are sent away.
+const factoryTime = 10 * time.Second
+
+// creationBound is how long a request waits for a copy to be made.
+func (r *Replica) creationBound() time.Duration { return r.opts.StoreTimeout + factoryTime }
+
+var (
+	errForeignServer = &refusal{http.StatusInternalServerError,
+		"this server was not built for session sharing: set mcp.ServerOptions.GetSessionID to the GetSessionID of the sessionshare.Replica that serves it"}
+	errStopping = errors.New("sessionshare: replica shuts down")
+	errNoServer = errors.New("sessionshare: the server factory returned nil")
+	errTaken    = errors.New("sessionshare: a session ID was taken by somebody else: a server that has Replica.GetSessionID must be served through that Replica only")
+)
+
+// newCopy makes a copy of the session with ID id, without an SDK session yet. It
+// runs the factory. trigger is the request for which the copy is made.
+func (h *handler) newCopy(id string, rec *record, resumed bool, trigger *http.Request) (*hostedCopy, error) {
+	c := &hostedCopy{r: h.r, h: h, id: id}
+	c.Session = Session{digest: digestOf(id), rec: rec, resumed: resumed}
+	ctx := context.WithValue(context.WithoutCancel(trigger.Context()), sessionKey{}, c)
+	c.Session.ctx, c.cancel = context.WithCancelCause(ctx)
+	c.base = internalBase(ctx, trigger)
+
+	// The factory sees only what is recorded: what else it read would differ on
+	// the replica that resumes.
+	seen := (&http.Request{
+		Method: http.MethodPost, URL: &url.URL{Path: rec.Path}, Header: rec.Headers.Clone(),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody,
+	}).WithContext(ctx)
+	if seen.Header == nil {
+		seen.Header = http.Header{}
+	}
+	server, err := callFactory(func() *mcp.Server { return h.getServer(seen) })
+	if err == nil && server == nil {
+		err = errNoServer
+	}
+	if err != nil {
+		c.cancel(err)
+		return nil, err
+	}
+	watch(server)
+	c.server = server
+	c.sdk = mcp.NewStreamableHTTPHandler(c.getServer, &h.copyOpts)
+	return c, nil
+}
+
+// getServer is what the copy's SDK handler asks for a server, with every request.
+// While the copy is made, the SDK takes the session's ID right after it.
+func (c *hostedCopy) getServer(*http.Request) *mcp.Server {
+	if c.arming != nil {
+		c.arming.arm()
+	}
+	return c.server
+}
+
+// internalBase is what requests of the library's own on a copy look like: the
+// context values, Host and headers of the request that triggered it, but nothing
+// that speaks of its body, its origin, its session or its protocol.
+func internalBase(ctx context.Context, trigger *http.Request) *http.Request {
+	req := trigger.WithContext(ctx)
+	req.Header = http.Header{}
+	for name, values := range trigger.Header {
+		switch {
+		case strings.HasPrefix(name, "Content-"), strings.HasPrefix(name, "Sec-Fetch-"), strings.HasPrefix(name, "Mcp-"):
+		case name == "Origin", name == "Last-Event-Id", name == "Accept", name == "Transfer-Encoding",
+			name == "Te", name == "Trailer", name == "Expect", name == "Accept-Encoding":
+		default:
+			req.Header[name] = values
+		}
+	}
+	req.Body, req.ContentLength, req.TransferEncoding, req.Trailer = http.NoBody, 0, nil, nil
+	req.MultipartForm, req.Form, req.PostForm = nil, nil, nil
+	return req
+}
+
+// serveInitialize serves req, which is to create the SDK session of c, and
+// returns the answer. It fails if a session came out that does not have c's ID.
+func (c *hostedCopy) serveInitialize(req *http.Request, p *post) (*recorded, error) {
+	arming := &arming{armory: &c.r.ids, id: c.id}
+	w := newRecorded()
+	p.header = req.Header
+	c.arming = arming
+	c.begin(p)
+	var taken bool
+	func() {
+		defer c.answered(p)
+		defer func() { taken = arming.disarm() }()
+		c.sdk.ServeHTTP(w, req)
+	}()
+	c.arming = nil
+	switch got := w.header.Get(headerSessionID); {
+	case got == "" || got == c.id:
+		return w, nil
+	case taken:
+		return nil, errTaken
+	default:
+		return nil, errForeignServer
+	}
+}
+
+// discard ends a copy that is not published.
+func (c *hostedCopy) discard(cause error) { c.end(cause) }
+
+// resume makes a further copy of a session, or returns the one that another
+// request made meanwhile. began is the time before rec was read.
+func (h *handler) resume(req *http.Request, id string, rec *record, began time.Time, greets bool) error {
+	r := h.r
+	done := r.creating.DoChan(id, func() (any, error) {
+		r.owned.enter()
+		defer r.owned.leave()
+		if _, ok := r.lookup(id); ok {
+			return nil, nil
+		}
+		err := h.replay(req, id, rec, began, greets)
+		if errors.Is(err, errTaken) {
+			err = h.replay(req, id, rec, began, greets)
+		}
+		return nil, err
+	})
+	bound := time.NewTimer(r.creationBound())
+	defer bound.Stop()
+	select {
+	case res := <-done:
+		return res.Err
+	case <-req.Context().Done():
+		return req.Context().Err()
+	case <-bound.C:
+		return unsure("resume takes too long", errSlow)
+	}
+}
+
+// replay makes a copy by sending the recorded initialize through an SDK handler
+// under the session's ID, and publishes it. greets says that the request which
+// triggers it is itself notifications/initialized.
+func (h *handler) replay(req *http.Request, id string, rec *record, began time.Time, greets bool) error {
+	r := h.r
+	if r.stopping.Load() {
+		return errStopping
+	}
+	if err := r.check(req.Context(), id, rec); err != nil {
+		if errors.Is(err, ErrGone) {
+			return ErrGone
+		}
+		return unsure("Options.Check", err)
+	}
+	c, err := h.newCopy(id, rec, true, req)
+	if err != nil {
+		r.log.Warn("sessionshare: resume failed", "session", digestOf(id).short(), "error", err)
+		return unsure("resume failed", err)
+	}
+	if err := c.initialize(rec, greets); err != nil {
+		c.discard(ErrEvicted)
+		r.log.Warn("sessionshare: resume failed", "session", c.Digest(), "error", err)
+		return err
+	}
+	c.saved, c.verified, c.looked = savedYes, began, began
+	c.used = r.now()
+	return c.publish(req.Context(), began)
+}
+
+// initialize replays the handshake.
+func (c *hostedCopy) initialize(rec *record, greets bool) error {
+	req := c.base.Clone(c.base.Context())
+	body := append([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":`), rec.Params...)
+	setBody(req, append(body, '}'))
+	w, err := c.serveInitialize(req, &post{internal: true})
+	switch {
+	case errors.Is(err, errForeignServer), errors.Is(err, errTaken):
+		return err
+	case err != nil:
+		return unsure("replay failed", err)
+	case w.status != http.StatusOK || c.session == nil || c.session.InitializeParams() == nil:
+		return unsure("replay refused", fmt.Errorf("sessionshare: the SDK answered the recorded initialize with %d", w.status))
+	case c.protocol != rec.Protocol:
+		return c.r.lags.doubt(c.id, c.r.now(), "the protocol version negotiated here is another")
+	}
+	if !greets {
+		if w := c.deliver([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), true); w.status != http.StatusAccepted {
+			return unsure("replay refused", fmt.Errorf("sessionshare: the SDK answered the replayed initialized with %d", w.status))
+		}
+	}
+	return nil
+}
+
+// publish makes a resumed copy serve. What is known of the session is as old as
+// began: if that is too old by now, it is read again first. The record is
+// touched.
+func (c *hostedCopy) publish(ctx context.Context, began time.Time) error {
+	if since(c.r.now(), began) > c.r.recheckInterval() {
+		began = c.r.now()
+		if err := c.look(ctx, lookAll); errors.Is(err, ErrGone) {
+			c.discard(ErrClosed)
+			return ErrGone
+		} else if err != nil {
+			c.discard(ErrEvicted)
+			return unsure("close marks cannot be read", err)
+		}
+		c.verified, c.looked = began, began
+	}
+	if err := c.touch(ctx, true); err != nil {
+		return err // it has ended
+	}
+	return c.serve()
+}
+
+// serve puts the copy among those that serve, unless the session or the replica
+// was closed meanwhile: either we see that, or who closes sees the copy.
+func (c *hostedCopy) serve() error {
+	r := c.r
+	r.copies.Store(c.id, c)
+	switch {
+	case r.closures.session(c.id), r.closures.endpoint(c.rec.endpoint()):
+		c.discard(ErrClosed)
+		return ErrGone
+	case r.stopping.Load():
+		c.discard(ErrShutdown)
+		return errStopping
+	}
+	if c.resumed {
+		r.stats.resumed.Add(1)
+	} else {
+		r.stats.opened.Add(1)
+	}
+	r.lags.clear(c.id)
+	r.needSweeper()
+	return nil
+}

@@ -1,0 +1,362 @@
+// Package sessionshare lets every replica of an MCP gateway, behind a plain
+// round-robin load balancer, serve every request of every stateful Streamable
+// HTTP session (protocol versions 2025-11-25 and older).
+//
+// A gateway makes one [Replica] per process, serves its mcp.Server through
+// [Replica.Handler], which takes the place of mcp.NewStreamableHTTPHandler, and
+// gives all replicas one [SharedStore]. A client opens its session on one replica
+// and goes on at any other: same session ID, same view, same answers. A DELETE
+// anywhere ends the session everywhere, and nothing revives it.
+//
+//	replica, err := sessionshare.New(sessionshare.Options{Store: store, Principal: whoSent})
+//	server := mcp.NewServer(impl, &mcp.ServerOptions{GetSessionID: replica.GetSessionID})
+//	http.Handle("/mcp", replica.Handler(func(*http.Request) *mcp.Server { return server }, nil))
+//	...
+//	replica.Shutdown(ctx)
+package sessionshare
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+)
+
+// Causes with which the context of a [Session] ends (context.Cause).
+var (
+	// ErrClosed: the session was closed, here or elsewhere, or has expired.
+	ErrClosed = errors.New("sessionshare: session closed")
+	// ErrEvicted: this replica dropped its copy; the session lives on.
+	ErrEvicted = errors.New("sessionshare: copy evicted, session lives on")
+	// ErrShutdown: this replica shuts down; the session lives on.
+	ErrShutdown = errors.New("sessionshare: replica shut down, session lives on")
+)
+
+// ErrGone is what a callback of [Options] returns when what was asked about is
+// known to be gone: the request gets 404, and a [Options.Check] that returns it
+// ends the session everywhere.
+var ErrGone = errors.New("sessionshare: gone")
+
+// A StatusError is an error of a callback of [Options] that is sent to the
+// client as it is: the status, the header and the text of Err.
+type StatusError struct {
+	Status int // 300 to 599; anything else is sent as 500
+	Header http.Header
+	Err    error
+}
+
+func (e *StatusError) Error() string {
+	if e.Err == nil {
+		return http.StatusText(e.Status)
+	}
+	return e.Err.Error()
+}
+
+func (e *StatusError) Unwrap() error { return e.Err }
+
+// An Endpoint is what a session was opened on. The incarnation changes when the
+// endpoint is deleted and made anew, not when it is edited; it may stay "" where
+// endpoints are never deleted.
+type Endpoint struct{ Name, Incarnation string }
+
+// A Binding is fixed when a session opens: who opened it, on what, and what it
+// may see.
+type Binding struct {
+	Principal string
+	Endpoint  Endpoint
+	Scope     []byte
+}
+
+// A Session is one copy of a session on this replica, as the factory and the
+// handlers see it. Its methods may be called at any time, by anyone.
+type Session struct {
+	digest  sessionDigest
+	rec     *record
+	resumed bool
+	ctx     context.Context
+}
+
+type sessionKey struct{}
+
+// SessionFromContext returns the session that a factory or a handler was called
+// for. It knows the context of the request that the factory gets, and that of
+// every handler on a server which is served through [Replica.Handler].
+func SessionFromContext(ctx context.Context) (*Session, bool) {
+	c, ok := ctx.Value(sessionKey{}).(*hostedCopy)
+	if !ok {
+		return nil, false
+	}
+	return &c.Session, true
+}
+
+// Binding returns what was fixed when the session opened. The caller may change
+// the slice.
+func (s *Session) Binding() Binding { return s.rec.binding() }
+
+// Resumed reports whether this copy is a further one: the session was opened
+// before, here or on another replica.
+func (s *Session) Resumed() bool { return s.resumed }
+
+// Digest returns what logs name the session by: the same on all replicas.
+func (s *Session) Digest() string { return s.digest.short() }
+
+// Context ends with this copy, when the last call on it is over; its cause is
+// ErrClosed, ErrEvicted or ErrShutdown. What a factory starts for a session, such
+// as a connection to an upstream server, ends with it.
+func (s *Session) Context() context.Context { return s.ctx }
+
+// A Replica is the part of one process in a cluster. Make one per process with
+// [New]; end it with [Replica.Shutdown]. Its methods may be called concurrently.
+type Replica struct {
+	opts  Options
+	keys  keyspace
+	store *reach // nil without a store
+	log   *slog.Logger
+
+	// now is time.Now but in tests.
+	now func() time.Time
+
+	copies   sync.Map // session ID -> *hostedCopy, those that serve
+	creating singleflight.Group
+	ids      idArmory
+	stats    counters
+	owned    ownership
+	sweeper  sweeper
+	holds    holds
+	closures closures
+	lags     lags
+
+	unusables sync.Map // digests of records that were logged as unusable
+
+	draining atomic.Bool // streams are ended at once
+	stopping atomic.Bool // no new call and no new copy
+}
+
+// New returns a Replica, or an error that names the field of Options that makes
+// no sense. It starts nothing and calls no store.
+func New(opts Options) (*Replica, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	r := &Replica{opts: opts, keys: keyspace{opts.KeyPrefix}, log: opts.Logger, now: time.Now}
+	r.ids.fresh = opts.NewSessionID
+	r.owned.stop = make(chan struct{})
+	r.sweeper.readers = make(chan struct{}, sweepReaders)
+	if opts.Store != nil {
+		r.store = newReach(opts.Store, opts.StoreTimeout, r.owned.run)
+		r.log.Info("sessionshare: sharing sessions", "store", r.store.abilities())
+	}
+	r.closures.init(r)
+	return r, nil
+}
+
+// GetSessionID belongs into mcp.ServerOptions.GetSessionID of every server that
+// is served through this Replica; a server that has it is served only so.
+func (r *Replica) GetSessionID() string { return r.ids.take() }
+
+// recheckInterval returns how often marks are read; negative: for every request.
+func (r *Replica) recheckInterval() time.Duration {
+	if r.opts.RecheckInterval == 0 {
+		return DefaultRecheckInterval
+	}
+	return r.opts.RecheckInterval
+}
+
+// lookup returns the copy that serves sessionID here, if any.
+func (r *Replica) lookup(sessionID string) (*hostedCopy, bool) {
+	v, ok := r.copies.Load(sessionID)
+	if !ok {
+		return nil, false
+	}
+	return v.(*hostedCopy), true
+}
+
+// hosted calls f for every copy that serves, until it returns false.
+func (r *Replica) hosted(f func(*hostedCopy) bool) {
+	r.copies.Range(func(_, v any) bool { return f(v.(*hostedCopy)) })
+}
+
+// Drain ends all streams and answers new ones with an empty stream, while calls
+// go on as ever. It is for the time between failing readiness and the moment at
+// which the load balancer has noticed: clients open their streams elsewhere.
+func (r *Replica) Drain() {
+	r.draining.Store(true)
+	r.hosted(func(c *hostedCopy) bool {
+		c.endStreams()
+		return true
+	})
+}
+
+// Shutdown drains, refuses new calls, waits until no call runs or ctx is done,
+// cancels what is left and ends all copies. It closes no session: the records
+// stay, and other replicas go on. From its start on new calls get 503. It returns
+// ctx.Err() if it did not wait for everything, and may be called again, then it
+// waits again.
+func (r *Replica) Shutdown(ctx context.Context) error {
+	r.Drain()
+	r.stopping.Store(true)
+	r.holds.release()
+	r.hosted(func(c *hostedCopy) bool {
+		c.cancelOrphans()
+		c.waitCalls(ctx)
+		return true
+	})
+	r.owned.signal()
+	// Creations that were under way end by themselves, and publish nothing now.
+	for first := true; ; first = false {
+		r.hosted(func(c *hostedCopy) bool {
+			c.end(ErrShutdown)
+			return true
+		})
+		if ctx.Err() != nil {
+			r.hosted(func(c *hostedCopy) bool { c.cancelCalls(); return true })
+		}
+		if !first {
+			break
+		}
+		r.closures.flush(ctx)
+	}
+	return r.owned.wait(ctx)
+}
+
+// Stats is what [Replica.Stats] returns: what happened since New, and what is
+// there now.
+type Stats struct {
+	Hosted  int // copies on this replica now
+	Unsaved int // of these, those that the store has not taken yet
+
+	Opened   int64 // sessions opened here
+	Resumed  int64 // copies made of sessions opened before
+	Closed   int64 // sessions closed here (DELETE, CloseSession, Check)
+	Evicted  int64 // copies dropped because they were not used
+	Gone     int64 // answers 404
+	Doubtful int64 // answers 503 and streams ended because something could not be known
+	Held     int64 // requests that waited for the store
+
+	StoreErrors int64 // calls of the store that failed or did not answer in time
+	Rechecks    int64 // looks at close marks of hosted sessions
+	Touches     int64 // records whose life was extended
+}
+
+type counters struct {
+	opened, resumed, closed, evicted, gone, doubtful, held atomic.Int64
+	rechecks, touches                                      atomic.Int64
+}
+
+// Stats returns counters since New, and what is there now.
+func (r *Replica) Stats() Stats {
+	s := Stats{
+		Opened: r.stats.opened.Load(), Resumed: r.stats.resumed.Load(), Closed: r.stats.closed.Load(),
+		Evicted: r.stats.evicted.Load(), Gone: r.stats.gone.Load(), Doubtful: r.stats.doubtful.Load(),
+		Held: r.stats.held.Load(), Rechecks: r.stats.rechecks.Load(), Touches: r.stats.touches.Load(),
+	}
+	if r.store != nil {
+		s.StoreErrors = r.store.errors.Load()
+	}
+	r.hosted(func(c *hostedCopy) bool {
+		s.Hosted++
+		if c.unsaved() {
+			s.Unsaved++
+		}
+		return true
+	})
+	return s
+}
+
+// ownership is the Replica's account of its goroutines: none runs that Shutdown
+// does not know of.
+type ownership struct {
+	mu      sync.Mutex // guards all below
+	running int
+	idle    chan struct{} // closed when running falls to zero; nil if nobody waits
+	stopped bool
+
+	stop chan struct{} // closed by signal: what runs in the background ends
+}
+
+// run runs f on a goroutine of its own. Work that must be finished, such as the
+// end of a copy, is run even after signal.
+func (o *ownership) run(f func()) {
+	o.enter()
+	go func() {
+		defer o.leave()
+		f()
+	}()
+}
+
+func (o *ownership) enter() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.running++
+}
+
+func (o *ownership) leave() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.running--; o.running == 0 && o.idle != nil {
+		close(o.idle)
+		o.idle = nil
+	}
+}
+
+// signal tells background work to end.
+func (o *ownership) signal() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.stopped {
+		o.stopped = true
+		close(o.stop)
+	}
+}
+
+func (o *ownership) signalled() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.stopped
+}
+
+// wait waits until nothing runs, or ctx is done.
+func (o *ownership) wait(ctx context.Context) error {
+	o.mu.Lock()
+	if o.running == 0 {
+		o.mu.Unlock()
+		return nil
+	}
+	if o.idle == nil {
+		o.idle = make(chan struct{})
+	}
+	idle := o.idle
+	o.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// since returns how long ago then was, by the larger of monotonic and wall time:
+// the monotonic clock of a suspended machine stands still.
+func since(now, then time.Time) time.Duration {
+	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)))
+}
+
+// cloneHeader returns the values of names in h, for the record.
+func cloneHeader(h http.Header, names []string) http.Header {
+	var out http.Header
+	for _, name := range names {
+		if v := h.Values(name); len(v) > 0 {
+			if out == nil {
+				out = http.Header{}
+			}
+			out[name] = append([]string(nil), v...)
+		}
+	}
+	return out
+}

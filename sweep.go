@@ -1,0 +1,248 @@
+package sessionshare
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+const (
+	// busyRecheck is how often a copy that is busy without new requests is
+	// rechecked in the background, so that its end is found out within a minute.
+	busyRecheck = 30 * time.Second
+
+	// sweepTick is how often the sweeper looks at what this replica holds.
+	sweepTick = time.Second
+
+	// sweepReaders is how many copies the sweeper reads for at once.
+	sweepReaders = 64
+
+	// saveDelayMax bounds the growing pause between attempts to save a record or
+	// a close mark.
+	saveDelayMax = time.Minute
+
+	// storeSweep is the mean pause between calls of Sweeper.Sweep.
+	storeSweep = 10 * time.Minute
+)
+
+// The sweeper is the one goroutine that does what timers would: it evicts idle
+// copies, keeps busy sessions alive, saves what the store has not taken, and
+// stores close marks that are owed. It runs while there is something to look
+// after, and ends with Shutdown.
+type sweeper struct {
+	mu      sync.Mutex
+	running bool // guarded by mu
+
+	readers chan struct{} // one for each goroutine that looks at the store
+}
+
+// needSweeper makes sure that the sweeper runs. Called after something was
+// published that it must look after.
+func (r *Replica) needSweeper() {
+	r.sweeper.mu.Lock()
+	defer r.sweeper.mu.Unlock()
+	if r.sweeper.running || r.owned.signalled() {
+		return
+	}
+	r.sweeper.running = true
+	r.owned.run(r.sweep)
+}
+
+func (r *Replica) sweep() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	tick := time.NewTicker(sweepTick)
+	defer tick.Stop()
+	nextStore := r.now().Add(jitter(storeSweep))
+	for {
+		select {
+		case <-r.owned.stop:
+			return
+		case <-tick.C:
+		}
+		r.sweepCopies()
+		r.closures.retry()
+		if r.store != nil && r.store.sweeper != nil && !r.now().Before(nextStore) {
+			nextStore = r.now().Add(jitter(storeSweep))
+			r.owned.run(func() { r.sweepStore(ctx) })
+		}
+		if r.sweepDone() {
+			return
+		}
+	}
+}
+
+// sweepDone ends the sweeper if nothing is left to look after.
+func (r *Replica) sweepDone() bool {
+	r.sweeper.mu.Lock()
+	defer r.sweeper.mu.Unlock()
+	idle := !r.closures.owing()
+	r.hosted(func(*hostedCopy) bool { idle = false; return false })
+	r.sweeper.running = !idle
+	return idle
+}
+
+// jitter returns d give or take a fifth, so that replicas do not move in step.
+func jitter(d time.Duration) time.Duration {
+	return d - d/5 + rand.N(2*d/5+1)
+}
+
+// sweepCopies does for each copy what is due. What needs the store is done by a
+// few goroutines at once, which the sweeper does not wait for; what finds none
+// free is still due at the next tick.
+func (r *Replica) sweepCopies() {
+	now := r.now()
+	r.hosted(func(c *hostedCopy) bool {
+		chore := c.chore(now, len(r.sweeper.readers) < cap(r.sweeper.readers))
+		switch chore {
+		case choreExpire:
+			c.end(ErrClosed)
+		case choreEvict:
+			r.stats.evicted.Add(1)
+			c.end(ErrEvicted)
+		case choreRecheck, choreSave:
+			r.sweeper.readers <- struct{}{}
+			r.owned.run(func() {
+				defer func() { <-r.sweeper.readers }()
+				if chore == choreSave {
+					c.save(context.Background())
+				} else {
+					c.recheckIdle()
+				}
+			})
+		}
+		if c.streamsInDoubt(now) {
+			c.endStreams()
+		}
+		return true
+	})
+}
+
+type chore int
+
+const (
+	choreNone    chore = iota
+	choreExpire        // over for lack of use
+	choreEvict         // not used here
+	choreRecheck       // busy without requests, or owes a touch
+	choreSave          // the store owes it its record
+)
+
+// chore says what the sweeper must do for c now, and claims it. mayRead says that
+// it can read.
+func (c *hostedCopy) chore(now time.Time, mayRead bool) chore {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	busy, unused := c.busy(), since(now, c.used)
+	opts := &c.r.opts
+	switch {
+	case c.ending:
+		return choreNone
+	case !busy && unused >= c.rec.idle():
+		return choreExpire
+	case c.r.store != nil && c.saved != savedYes:
+		if !mayRead || c.looking || now.Before(c.saveAt) {
+			return choreNone
+		}
+		c.looking, c.looked = true, now
+		return choreSave
+	case c.r.store != nil && !busy && c.owed.IsZero() && unused >= opts.EvictAfter:
+		return choreEvict
+	case !mayRead || c.looking || !c.checkable():
+		return choreNone
+	case busy && since(now, c.looked) >= busyRecheck,
+		!c.owed.IsZero() && since(now, c.looked) >= max(c.r.recheckInterval(), sweepTick):
+		c.looking, c.looked = true, now
+		return choreRecheck
+	}
+	return choreNone
+}
+
+// streamsInDoubt reports whether c has streams that it may not serve any more.
+func (c *hostedCopy) streamsInDoubt(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.streams) > 0 && c.inDoubt(now)
+}
+
+// recheckIdle is the recheck of a copy that no request looks after.
+func (c *hostedCopy) recheckIdle() {
+	c.mu.Lock()
+	kind := lookMarks
+	if c.inDoubt(c.r.now()) {
+		kind = lookAll
+	}
+	active := c.busy()
+	c.mu.Unlock()
+	_ = c.recheck(context.Background(), kind, active)
+}
+
+// save tries to store a record that the store has not taken yet. Somebody else
+// may have resumed the session by now and closed it, if an earlier attempt was
+// applied all the same: so the marks are read first, and a copy in doubt goes on
+// only if its record is there.
+func (c *hostedCopy) save(ctx context.Context) {
+	c.mu.Lock()
+	kind, first := lookMarks, c.saved == savedNever
+	if c.inDoubt(c.r.now()) {
+		kind = lookAll
+	}
+	c.mu.Unlock()
+	began := c.r.now()
+	var err error
+	if !first {
+		err = c.recheck(ctx, kind, false)
+		if errors.Is(err, ErrGone) {
+			return
+		}
+		if c.lookedSince(began) {
+			err = nil
+		} else if err == nil {
+			err = errSlow
+		}
+	}
+	if err == nil {
+		c.mu.Lock()
+		c.saved = max(c.saved, savedMaybe)
+		c.mu.Unlock()
+		began = c.r.now()
+		err = c.putRecord(ctx)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.looking = false
+	if err != nil {
+		c.saveLater()
+		return
+	}
+	c.saved, c.touched, c.owed = savedYes, began, time.Time{}
+	c.r.log.Info("sessionshare: session is shared now", "session", c.Digest())
+}
+
+// lookedSince reports whether a look that began at t or later succeeded.
+func (c *hostedCopy) lookedSince(t time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.verified.Before(t)
+}
+
+// saveLater schedules the next attempt to save. c.mu is held.
+func (c *hostedCopy) saveLater() {
+	first := c.r.recheckInterval()
+	if first < 0 {
+		first = DefaultRecheckInterval
+	}
+	c.saveDelay = min(max(2*c.saveDelay, first), saveDelayMax)
+	c.saveAt = c.r.now().Add(c.saveDelay)
+}
+
+// sweepStore removes expired keys from a store that keeps them.
+func (r *Replica) sweepStore(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := r.store.sweeper.Sweep(ctx); err != nil && ctx.Err() == nil {
+		r.log.Warn("sessionshare: sweeping the store failed", "error", err)
+	}
+}
