@@ -26,7 +26,7 @@ type hostedCopy struct {
 	cancel context.CancelCauseFunc // of Session.ctx
 
 	// Set while the copy is made, fixed once it is published.
-	sdk      *mcp.StreamableHTTPHandler
+	sdk      http.Handler // an mcp.StreamableHTTPHandler of this copy's own
 	server   *mcp.Server
 	arming   *arming            // non-nil while the SDK is to take the ID
 	base     *http.Request      // what internal requests look like: context values, Host
