@@ -172,15 +172,15 @@ func openStore(t *testing.T, url string, opts *natsstore.Options) *natsstore.Sto
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for {
-		// A cluster that has just started has no leader yet.
+	for began := time.Now(); ; {
+		// A cluster that has just started has no leader yet, and nobody answers.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		err := s.Migrate(ctx)
+		cancel()
 		if err == nil {
 			return s
 		}
-		if ctx.Err() != nil {
+		if time.Since(began) > 30*time.Second {
 			t.Fatal(err)
 		}
 		time.Sleep(50 * time.Millisecond)
