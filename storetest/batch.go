@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"encoding/binary"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -147,17 +146,15 @@ func getManyOneMoment(e *env) {
 		rounds(400, func(i int) {
 			for _, key := range []string{first, last} {
 				if err == nil {
-					err = e.a.Put(e.ctx(), key, binary.BigEndian.AppendUint32(nil, uint32(i+1)), long)
+					err = e.a.Put(e.ctx(), key, []byte(strconv.Itoa(i+1)), long)
 				}
 			}
 		})
 		return err
 	}
 	number := func(b []byte) int {
-		if len(b) != 4 {
-			return 0
-		}
-		return int(binary.BigEndian.Uint32(b))
+		n, _ := strconv.Atoi(string(b))
+		return n
 	}
 	read := func() error {
 		for !done.Load() {
@@ -187,7 +184,7 @@ func getManyOneMoment(e *env) {
 func putDeleteOrder(e *env) {
 	s := need[sessionshare.PutDeleter](e, e.a)
 	var lost atomic.Bool
-	rounds(100, func(i int) {
+	rounds(40, func(i int) {
 		mark, record := e.key("mark"+strconv.Itoa(i)), e.key("record"+strconv.Itoa(i))
 		e.put(e.a, record, "record", long)
 		var done atomic.Bool

@@ -51,7 +51,7 @@ var sweepCases = []testCase{{
 // seen them expired.
 func sweepRacesPut(e *env) {
 	s := need[sessionshare.Sweeper](e, e.b)
-	const n = 200
+	const n = 64
 	for range 3 {
 		var gone time.Time
 		for i := range n {
@@ -67,7 +67,7 @@ func sweepRacesPut(e *env) {
 			}
 			return nil
 		}
-		e.together(sweep, sweep, func() error {
+		e.together(sweep, func() error {
 			defer done.Store(true)
 			for i := range n {
 				if err := e.a.Put(e.ctx(), e.key(strconv.Itoa(i)), []byte("new"), long); err != nil {
@@ -90,10 +90,11 @@ func sweepHidesExpired(e *env) {
 		gone = e.put(e.a, e.key(strconv.Itoa(i)), "value", e.short()).gone
 	}
 	sleepUntil(gone)
-	var done, served atomic.Bool
+	var reading atomic.Int32
+	reading.Store(2)
+	var served atomic.Bool
 	sweep := func() error {
-		defer done.Store(true)
-		for range 5 {
+		for reading.Load() > 0 {
 			if err := s.Sweep(e.ctx()); err != nil {
 				return err
 			}
@@ -101,16 +102,14 @@ func sweepHidesExpired(e *env) {
 		return nil
 	}
 	read := func() error {
-		for finish := false; !finish; {
-			finish = done.Load()
-			for i := range n {
-				_, found, err := e.a.Get(e.ctx(), e.key(strconv.Itoa(i)))
-				if err != nil {
-					return err
-				}
-				if found {
-					served.Store(true)
-				}
+		defer reading.Add(-1)
+		for i := range 5 * n {
+			_, found, err := e.a.Get(e.ctx(), e.key(strconv.Itoa(i%n)))
+			if err != nil {
+				return err
+			}
+			if found {
+				served.Store(true)
 			}
 		}
 		return nil
