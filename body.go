@@ -16,10 +16,14 @@ const (
 	// trustedLength is how much memory a Content-Length is worth before the bytes
 	// have come.
 	trustedLength = 256 << 10
+
+	// smallBody is what most calls fit into.
+	smallBody = 512
 )
 
 // A body is the body of a request: read once, at the moment it is first needed,
-// looked into, and given to the SDK as often as need be.
+// looked into, and given to the SDK as often as need be. It is one piece of
+// memory with all else that the library needs for a call of usual size.
 type body struct {
 	req   *http.Request
 	limit int64
@@ -28,7 +32,26 @@ type body struct {
 	data []byte
 	rest io.Reader // what was not read: beyond the limit, or a read error
 	scanned
+
+	reader bodyReader
+	writer postWriter
+	small  [smallBody]byte // data, if it fits
 }
+
+// A bodyReader gives a body to the SDK.
+type bodyReader struct {
+	data bytes.Reader
+	rest io.Reader
+}
+
+func (r *bodyReader) Read(p []byte) (int, error) {
+	if r.rest == nil || r.data.Len() > 0 {
+		return r.data.Read(p)
+	}
+	return r.rest.Read(p)
+}
+
+func (r *bodyReader) Close() error { return nil }
 
 // bodyLimit returns how much of a body may be read under the SDK's options.
 func bodyLimit(opts *mcp.StreamableHTTPOptions) int64 {
@@ -56,11 +79,10 @@ func (b *body) load() *body {
 		b.rest = b.req.Body // the SDK answers 413
 		return b
 	}
-	size := int64(512)
-	if length >= 0 {
-		size = min(length, trustedLength) + 1 // one more, to see the end without growing
+	data := b.small[:0]
+	if length >= smallBody {
+		data = make([]byte, 0, min(length, trustedLength)+1) // one more, to see the end without growing
 	}
-	data := make([]byte, 0, size)
 	for {
 		n, err := b.req.Body.Read(data[len(data):cap(data)])
 		data = data[:len(data)+n]
@@ -81,15 +103,16 @@ func (b *body) load() *body {
 	}
 }
 
-// reader returns the whole body, from its beginning, and where it was read from:
-// untouched reports whether nobody has read it.
-func (b *body) reader() (r io.ReadCloser, untouched func() bool) {
-	data := bytes.NewReader(b.data)
-	if b.rest == nil {
-		return io.NopCloser(data), func() bool { return data.Len() == len(b.data) }
-	}
-	return io.NopCloser(io.MultiReader(data, b.rest)), func() bool { return false }
+// again returns the whole body, from its beginning.
+func (b *body) again() io.ReadCloser {
+	b.reader.data.Reset(b.data)
+	b.reader.rest = b.rest
+	return &b.reader
 }
+
+// untouched reports whether nobody has read what again returned, so that it can
+// be given out once more.
+func (b *body) untouched() bool { return b.rest == nil && b.reader.data.Len() == len(b.data) }
 
 type failedReader struct{ err error }
 

@@ -5,7 +5,9 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/url"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +31,7 @@ type hostedCopy struct {
 	sdk      http.Handler // an mcp.StreamableHTTPHandler of this copy's own
 	server   *mcp.Server
 	arming   *arming            // non-nil while the SDK is to take the ID
-	base     *http.Request      // what internal requests look like: context values, Host
+	origin   origin             // what internal requests look like
 	session  *mcp.ServerSession // as the middleware saw it
 	protocol string             // as negotiated by session
 	greeted  bool               // notifications/initialized was replayed
@@ -39,8 +41,8 @@ type hostedCopy struct {
 	cause   error      // why
 	uses    int        // admitted requests that have not left
 	quiet   chan struct{}
-	posts   map[uintptr]*post // by identity of the header map, see headerIdentity
-	running int               // handlers that run for clients
+	posts   []*post // few at a time
+	running int     // handlers that run for clients
 	streams map[string]*clientStream
 	used    time.Time // when the last use, handler or stream ended
 	standing
@@ -51,11 +53,12 @@ type hostedCopy struct {
 // handler running.
 type post struct {
 	header   http.Header
-	calls    []rawID // what the client waits for
-	served   bool    // ServeHTTP has returned
-	running  int     // handlers
-	internal bool    // sent by this library: a replay, a cancellation
-	awaited  bool    // internal, and its one handler has not begun
+	calls    []rawID  // what the client waits for
+	one      [1]rawID // room for calls: most posts have one
+	served   bool     // ServeHTTP has returned
+	running  int      // handlers
+	internal bool     // sent by this library: a replay, a cancellation
+	awaited  bool     // internal, and its one handler has not begun
 
 	// handedOver says that a handler has ended the answer's stream on purpose
 	// (CloseSSEStream): the client takes the answer up with a GET.
@@ -95,10 +98,7 @@ func (c *hostedCopy) leave() {
 func (c *hostedCopy) begin(p *post) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.posts == nil {
-		c.posts = map[uintptr]*post{}
-	}
-	c.posts[headerIdentity(p.header)] = p
+	c.posts = append(c.posts, p)
 }
 
 // answered says that ServeHTTP has returned for p. If handlers of p still run,
@@ -116,8 +116,13 @@ func (c *hostedCopy) answered(p *post) {
 
 // forget drops p if nothing more can come of it. c.mu is held.
 func (c *hostedCopy) forget(p *post) {
-	if p.served && p.running == 0 && !p.awaited {
-		delete(c.posts, headerIdentity(p.header))
+	if !p.served || p.running > 0 || p.awaited {
+		return
+	}
+	if i := slices.Index(c.posts, p); i >= 0 {
+		last := len(c.posts) - 1
+		c.posts[i], c.posts[last] = c.posts[last], nil
+		c.posts = c.posts[:last]
 	}
 }
 
@@ -133,7 +138,7 @@ func (c *hostedCopy) handlerBegins(req mcp.Request) *post {
 	}
 	var p *post
 	if extra != nil && extra.Header != nil {
-		p = c.posts[headerIdentity(extra.Header)]
+		p = c.postOf(extra.Header)
 	}
 	if p != nil {
 		p.running++
@@ -143,6 +148,17 @@ func (c *hostedCopy) handlerBegins(req mcp.Request) *post {
 		c.running++
 	}
 	return p
+}
+
+// postOf returns the post whose header a handler was shown. c.mu is held.
+func (c *hostedCopy) postOf(h http.Header) *post {
+	id := headerIdentity(h)
+	for _, p := range c.posts {
+		if headerIdentity(p.header) == id {
+			return p
+		}
+	}
+	return nil
 }
 
 func (c *hostedCopy) handlerEnds(p *post) {
@@ -258,10 +274,29 @@ func (c *hostedCopy) deliver(body []byte, handled bool) *recorded {
 
 // internalRequest makes a request of the library's own on this session.
 func (c *hostedCopy) internalRequest(body []byte) *http.Request {
-	req := c.base.Clone(c.base.Context())
+	req := c.origin.request(c.rec.Path)
 	setBody(req, body)
 	req.Header.Set(headerSessionID, c.id)
 	return req
+}
+
+// An origin is what the library's own requests on a copy take from the request
+// for which the copy was made.
+type origin struct {
+	ctx    context.Context // its values
+	host   string
+	header http.Header // its other headers; only while the copy is made
+}
+
+func (o *origin) request(path string) *http.Request {
+	req := &http.Request{
+		URL: &url.URL{Path: path}, Host: o.host, Header: o.header.Clone(),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}
+	if req.Header == nil {
+		req.Header = http.Header{}
+	}
+	return req.WithContext(o.ctx)
 }
 
 // setBody makes req a POST of body, as a client would send it.

@@ -163,8 +163,8 @@ func (h *handler) openCopy(req *http.Request, b *body, rec *record, left *atomic
 // serveClient lets the SDK serve the client's own request on a copy that has no
 // SDK session yet.
 func (c *hostedCopy) serveClient(req *http.Request, b *body) (*recorded, error) {
-	own := req.Clone(c.base.Context())
-	own.Body, _ = b.reader()
+	own := req.Clone(c.origin.ctx)
+	own.Body = b.again()
 	return c.serveInitialize(own, &post{})
 }
 

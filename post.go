@@ -9,22 +9,24 @@ import (
 // servePOST serves a POST on c. It returns false, with nothing written, if the
 // copy's SDK session turned out to be gone and the message has not reached it.
 func (h *handler) servePOST(c *hostedCopy, w http.ResponseWriter, req *http.Request, b *body) bool {
-	p := &post{header: req.Header}
+	pw := &b.writer
+	*pw = postWriter{ResponseWriter: w, batch: b.batch, post: post{header: req.Header}}
+	p := &pw.post
+	p.calls = p.one[:0]
 	b.each(func(m *message) {
 		if m.call() {
 			p.calls = append(p.calls, m.id)
 		}
 	})
-	reader, untouched := b.reader()
-	req.Body = reader
-	pw := &postWriter{ResponseWriter: w, waiting: len(p.calls), batch: b.batch}
+	pw.waiting = len(p.calls)
+	req.Body = b.again()
 	c.begin(p)
 	func() {
 		defer c.answered(p)
 		c.sdk.ServeHTTP(pw, req)
 	}()
 	switch {
-	case pw.lost && untouched():
+	case pw.lost && b.untouched():
 		forgetError(w.Header())
 		return false
 	case pw.lost:
@@ -41,6 +43,7 @@ func (h *handler) servePOST(c *hostedCopy, w http.ResponseWriter, req *http.Requ
 // be answered any more does not end with an empty 200.
 type postWriter struct {
 	http.ResponseWriter
+	post    post
 	waiting int // calls whose answer was not written
 	batch   bool
 	status  int

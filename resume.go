@@ -34,7 +34,7 @@ func (h *handler) newCopy(id string, rec *record, resumed bool, trigger *http.Re
 	c.Session = Session{digest: digestOf(id), rec: rec, resumed: resumed}
 	ctx := context.WithValue(context.WithoutCancel(trigger.Context()), sessionKey{}, c)
 	c.Session.ctx, c.cancel = context.WithCancelCause(ctx)
-	c.base = internalBase(ctx, trigger)
+	c.origin = origin{ctx: ctx, host: trigger.Host, header: internalHeader(trigger.Header)}
 
 	// The factory sees only what is recorded: what else it read would differ on
 	// the replica that resumes.
@@ -68,24 +68,21 @@ func (c *hostedCopy) getServer(*http.Request) *mcp.Server {
 	return c.server
 }
 
-// internalBase is what requests of the library's own on a copy look like: the
-// context values, Host and headers of the request that triggered it, but nothing
-// that speaks of its body, its origin, its session or its protocol.
-func internalBase(ctx context.Context, trigger *http.Request) *http.Request {
-	req := trigger.WithContext(ctx)
-	req.Header = http.Header{}
-	for name, values := range trigger.Header {
+// internalHeader is what a replay carries of the header of the request that
+// triggered it: nothing that speaks of its body, its origin, its session or its
+// protocol.
+func internalHeader(trigger http.Header) http.Header {
+	h := http.Header{}
+	for name, values := range trigger {
 		switch {
 		case strings.HasPrefix(name, "Content-"), strings.HasPrefix(name, "Sec-Fetch-"), strings.HasPrefix(name, "Mcp-"):
 		case name == "Origin", name == "Last-Event-Id", name == "Accept", name == "Transfer-Encoding",
 			name == "Te", name == "Trailer", name == "Expect", name == "Accept-Encoding":
 		default:
-			req.Header[name] = values
+			h[name] = values
 		}
 	}
-	req.Body, req.ContentLength, req.TransferEncoding, req.Trailer = http.NoBody, 0, nil, nil
-	req.MultipartForm, req.Form, req.PostForm = nil, nil, nil
-	return req
+	return h
 }
 
 // serveInitialize serves req, which is to create the SDK session of c, and
@@ -175,7 +172,7 @@ func (h *handler) replay(req *http.Request, id string, rec *record, began time.T
 
 // initialize replays the handshake.
 func (c *hostedCopy) initialize(rec *record, greets bool) error {
-	req := c.base.Clone(c.base.Context())
+	req := c.origin.request(rec.Path)
 	body := append([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":`), rec.Params...)
 	setBody(req, append(body, '}'))
 	w, err := c.serveInitialize(req, &post{internal: true})
@@ -222,6 +219,7 @@ func (c *hostedCopy) publish(ctx context.Context, began time.Time) error {
 // was closed meanwhile: either we see that, or who closes sees the copy.
 func (c *hostedCopy) serve() error {
 	r := c.r
+	c.origin.header = nil
 	r.copies.Store(c.id, c)
 	switch {
 	case r.closures.session(c.id), r.closures.endpoint(c.rec.endpoint()):
