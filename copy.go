@@ -201,7 +201,11 @@ func (c *hostedCopy) end(cause error) {
 // when no other call is left.
 func (c *hostedCopy) finish() {
 	c.cancelOrphans()
-	c.waitCalls(context.Background())
+	c.waitCalls(c.r.cut)
+	if c.r.cut.Err() != nil {
+		c.cancelCalls()
+		c.waitCalls(context.Background())
+	}
 	c.cancelOrphans()
 	c.cancel(c.cause)
 	if c.session != nil {

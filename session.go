@@ -135,6 +135,10 @@ type Replica struct {
 
 	draining atomic.Bool // streams are ended at once
 	stopping atomic.Bool // no new call and no new copy
+
+	// cut ends when Shutdown waits for calls no more.
+	cut     context.Context
+	cutCall context.CancelFunc
 }
 
 // New returns a Replica, or an error that names the field of Options that makes
@@ -147,6 +151,7 @@ func New(opts Options) (*Replica, error) {
 	r := &Replica{opts: opts, keys: keyspace{opts.KeyPrefix}, log: opts.Logger, now: time.Now}
 	r.ids.fresh = opts.NewSessionID
 	r.owned.stop = make(chan struct{})
+	r.cut, r.cutCall = context.WithCancel(context.Background())
 	r.sweeper.readers = make(chan struct{}, sweepReaders)
 	if opts.Store != nil {
 		r.store = newReach(opts.Store, opts.StoreTimeout, r.owned.run)
@@ -208,21 +213,25 @@ func (r *Replica) Shutdown(ctx context.Context) error {
 		return true
 	})
 	r.owned.signal()
+	if ctx.Err() != nil {
+		r.cutCall()
+	}
 	// Creations that were under way end by themselves, and publish nothing now.
 	for first := true; ; first = false {
 		r.hosted(func(c *hostedCopy) bool {
 			c.end(ErrShutdown)
 			return true
 		})
-		if ctx.Err() != nil {
-			r.hosted(func(c *hostedCopy) bool { c.cancelCalls(); return true })
-		}
 		if !first {
 			break
 		}
 		r.closures.flush(ctx)
 	}
-	return r.owned.wait(ctx)
+	err := r.owned.wait(ctx)
+	if err != nil {
+		r.cutCall() // also what runs on copies that had ended before
+	}
+	return err
 }
 
 // Stats is what [Replica.Stats] returns: what happened since New, and what is
