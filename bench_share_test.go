@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,12 +17,14 @@ import (
 type benchAnswer struct{}
 
 var (
-	benchSSE   = []string{"text/event-stream"}
-	benchEvent = []byte("event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}\n\n")
+	benchSSE     = []string{"text/event-stream"}
+	benchBuffers = sync.Pool{New: func() any { return new([512]byte) }}
+	benchEvent   = []byte("event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}\n\n")
 )
 
 func (benchAnswer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	var buf [256]byte
+	buf := benchBuffers.Get().(*[512]byte)
+	defer benchBuffers.Put(buf)
 	for {
 		if _, err := req.Body.Read(buf[:]); err != nil {
 			break

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -84,10 +83,14 @@ func benchServer(opts *mcp.ServerOptions, tools int) *mcp.Server {
 // A benchRequest sends one message again and again, and costs little itself.
 type benchRequest struct {
 	body   []byte
-	reader bytes.Reader
+	reader benchBody
 	req    *http.Request
 	w      benchWriter
 }
+
+type benchBody struct{ bytes.Reader }
+
+func (*benchBody) Close() error { return nil }
 
 func newBenchRequest(session, body string) *benchRequest {
 	q := &benchRequest{body: []byte(body)}
@@ -108,8 +111,7 @@ func newBenchRequest(session, body string) *benchRequest {
 
 // send has h serve the message, and reports whether it answered with 200.
 func (q *benchRequest) send(h http.Handler) bool {
-	q.reader.Reset(q.body)
-	q.req.Body = io.NopCloser(&q.reader)
+	q.with()
 	clear(q.w.header)
 	q.w.status = 0
 	h.ServeHTTP(&q.w, q.req)
@@ -149,7 +151,7 @@ func benchOpen(tb testing.TB, h http.Handler) (id string) {
 // with returns the request with its body in place, to be sent once.
 func (q *benchRequest) with() *http.Request {
 	q.reader.Reset(q.body)
-	q.req.Body = io.NopCloser(&q.reader)
+	q.req.Body = &q.reader
 	return q.req
 }
 

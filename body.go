@@ -16,14 +16,11 @@ const (
 	// trustedLength is how much memory a Content-Length is worth before the bytes
 	// have come.
 	trustedLength = 256 << 10
-
-	// smallBody is what most calls fit into.
-	smallBody = 512
 )
 
 // A body is the body of a request: read once, at the moment it is first needed,
 // looked into, and given to the SDK as often as need be. It is one piece of
-// memory with all else that the library needs for a call of usual size.
+// memory with all else that the library needs for a call, but the bytes.
 type body struct {
 	req   *http.Request
 	limit int64
@@ -35,7 +32,6 @@ type body struct {
 
 	reader bodyReader
 	writer postWriter
-	small  [smallBody]byte // data, if it fits
 }
 
 // A bodyReader gives a body to the SDK.
@@ -79,10 +75,11 @@ func (b *body) load() *body {
 		b.rest = b.req.Body // the SDK answers 413
 		return b
 	}
-	data := b.small[:0]
-	if length >= smallBody {
-		data = make([]byte, 0, min(length, trustedLength)+1) // one more, to see the end without growing
+	size := int64(512)
+	if length >= 0 {
+		size = min(length, trustedLength) + 1 // one more, to see the end without growing
 	}
+	data := make([]byte, 0, size)
 	for {
 		n, err := b.req.Body.Read(data[len(data):cap(data)])
 		data = data[:len(data)+n]

@@ -70,7 +70,8 @@ type post struct {
 // (RequestExtra.Header); while the post holds the map, no other has its address.
 func headerIdentity(h http.Header) uintptr { return reflect.ValueOf(h).Pointer() }
 
-// enter takes a use of the copy, unless it is ending. The caller must leave.
+// enter takes a use of the copy, unless it is ending. The caller must leave, which
+// reads no clock: what takes long, a handler or a stream, notes its own end.
 func (c *hostedCopy) enter(now time.Time) (look lookKind, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,11 +84,9 @@ func (c *hostedCopy) enter(now time.Time) (look lookKind, ok bool) {
 }
 
 func (c *hostedCopy) leave() {
-	now := c.r.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.uses--
-	c.used = now
 	if c.uses == 0 && c.quiet != nil {
 		close(c.quiet)
 		c.quiet = nil

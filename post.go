@@ -91,7 +91,8 @@ func (w *postWriter) count(b []byte) {
 }
 
 func (w *postWriter) isJSON() bool {
-	return strings.HasPrefix(w.Header().Get("Content-Type"), "application/json")
+	ct := w.Header()["Content-Type"]
+	return len(ct) > 0 && strings.HasPrefix(ct[0], "application/json")
 }
 
 // isResponse reports whether data begins with a JSON-RPC response. The SDK puts

@@ -209,7 +209,19 @@ func skipSpace(b []byte, i int) int {
 
 // skipString returns the index after the string that begins at b[i], or -1.
 func skipString(b []byte, i int) int {
-	for i++; ; {
+	i++
+	for near := min(i+24, len(b)); i < near; i++ { // most strings are short
+		switch b[i] {
+		case '"':
+			return i + 1
+		case '\\':
+			i++
+		}
+	}
+	for {
+		if i >= len(b) {
+			return -1
+		}
 		n := bytes.IndexByte(b[i:], '"')
 		if n < 0 {
 			return -1
@@ -238,13 +250,21 @@ func skipValue(b []byte, i int) int {
 		return skipNested(b, i)
 	}
 	start := i
-	for i < len(b) && !bytes.ContainsRune([]byte(",]} \t\r\n:\"[{"), rune(b[i])) {
+	for i < len(b) && !endsScalar(b[i]) {
 		i++
 	}
 	if i == start {
 		return -1
 	}
 	return i
+}
+
+func endsScalar(c byte) bool {
+	switch c {
+	case ',', ']', '}', ' ', '\t', '\r', '\n', ':', '"', '[', '{':
+		return true
+	}
+	return false
 }
 
 func skipNested(b []byte, i int) int {
