@@ -2,6 +2,8 @@ package sessionshare
 
 import (
 	"net/http"
+	"net/http/httptest"
+	"regexp"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -16,3 +18,22 @@ func spyFactory(cfg *nodeConfig, f func(*Session)) {
 		return before(req, opts)
 	}
 }
+
+const pingBody = `{"jsonrpc":"2.0","id":77,"method":"ping"}`
+
+// An exchanged is an answer as it went over the wire.
+type exchanged struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// exchange sends req to n. It is for requests that end by themselves.
+func exchange(n *node, req *http.Request) exchanged {
+	w := httptest.NewRecorder()
+	n.ServeHTTP(w, req)
+	return exchanged{w.Code, w.Header(), blockPattern.ReplaceAllString(w.Body.String(), "id: ~block\n\n")}
+}
+
+// blockPattern matches the first block of a stream, whose id is new each time.
+var blockPattern = regexp.MustCompile(`id: ~[^\n]+\n\n`)
