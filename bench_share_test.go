@@ -87,32 +87,38 @@ func BenchmarkAdmissionParallel(b *testing.B) {
 }
 
 // benchMemory returns the bytes that are in use: heap and stacks.
-func benchMemory() uint64 {
+func benchMemory() (heap, stack float64) {
 	var m runtime.MemStats
 	for range 3 {
 		runtime.GC()
 		time.Sleep(20 * time.Millisecond) // finalizers and cleanups
 	}
 	runtime.ReadMemStats(&m)
-	return m.HeapAlloc + m.StackInuse
+	return float64(m.HeapAlloc), float64(m.StackInuse)
 }
 
 // BenchmarkCopyBytes is what one hosted session costs in memory, the store
 // excluded. It measures once, whatever b.N is.
 func BenchmarkCopyBytes(b *testing.B) {
 	const sessions = 10_000
-	measure := func(open func(i int), keep ...any) float64 {
-		before := benchMemory()
+	measure := func(b *testing.B, open func(i int), keep ...any) {
+		heap, stack := benchMemory()
 		for i := range sessions {
 			open(i)
 		}
-		used := float64(benchMemory()-before) / sessions
+		heap2, stack2 := benchMemory()
 		runtime.KeepAlive(keep)
-		return used
+		b.ReportMetric((heap2-heap)/sessions, "heap-B/session")
+		b.ReportMetric((stack2-stack)/sessions, "stack-B/session")
+		b.ReportMetric((heap2-heap+stack2-stack)/sessions, "B/session")
 	}
 	b.Run("bare", func(b *testing.B) {
 		h := newBenchHost(b, nil, 0)
-		b.ReportMetric(measure(func(int) { benchOpen(b, h) }, h), "B/session")
+		measure(b, func(int) {
+			if !newBenchRequest(benchOpen(b, h), benchPing).send(h) {
+				b.Fatal("not served")
+			}
+		}, h)
 	})
 	b.Run("shared", func(b *testing.B) {
 		// The sessions are opened elsewhere, so that the store is there before.
@@ -123,11 +129,11 @@ func BenchmarkCopyBytes(b *testing.B) {
 			ids[i] = benchOpen(b, opener)
 		}
 		h := newBenchHost(b, store, 0)
-		b.ReportMetric(measure(func(i int) {
+		measure(b, func(i int) {
 			if !newBenchRequest(ids[i], benchPing).send(h) {
 				b.Fatal("not resumed")
 			}
-		}, h), "B/session")
+		}, h)
 	})
 }
 
@@ -141,9 +147,10 @@ func BenchmarkMillion(b *testing.B) {
 	for range hosted {
 		benchOpen(b, h)
 	}
-	before := benchMemory()
+	before, _ := benchMemory()
 	fillBenchStore(b, h.replica, store, stored-hosted)
-	used := float64(benchMemory()-before) / (stored - hosted)
+	after, _ := benchMemory()
+	used := (after - before) / (stored - hosted)
 	b.Run("call/shared", func(b *testing.B) { benchSend(b, h, benchCall) })
 	b.Run("sweep/shared", func(b *testing.B) {
 		b.ReportAllocs()

@@ -96,8 +96,9 @@ func decodeRecord(b []byte) (*record, error) {
 		}
 		return nil, errRecordUnusable
 	}
-	r := &v.record
-	r.Params = bytes.Clone(v.Params)
+	r := new(record) // not &v.record, which would keep all of v
+	*r = v.record
+	r.Params = bytes.Clone(v.Params) // of exact size
 	switch {
 	case r.Version > recordVersion:
 		return nil, errRecordNewer
