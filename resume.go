@@ -100,7 +100,12 @@ func (c *hostedCopy) serveInitialize(req *http.Request, p *post) (*recorded, err
 		c.sdk.ServeHTTP(w, req)
 	}()
 	c.arming = nil
+	c.mu.Lock()
+	handled := c.session != nil
+	c.mu.Unlock()
 	switch got := w.header.Get(headerSessionID); {
+	case got == "" && handled && !taken:
+		return nil, errForeignServer // its GetSessionID returns ""
 	case got == "" || got == c.id:
 		return w, nil
 	case taken:
