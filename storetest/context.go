@@ -153,13 +153,21 @@ func stalled(e *env) {
 // on a busy machine that one is late too.
 func (e *env) stalledCalls(key string, callers int) (late time.Duration, failure string) {
 	calls := e.calls(e.a, key, "value", long)
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	expiring, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	end, _ := ctx.Deadline()
+	end, _ := expiring.Deadline()
+	// A client that hangs up cancels, long before the deadline.
+	cancelled, hangUp := context.WithTimeout(context.Background(), time.Minute)
+	defer hangUp()
+	defer time.AfterFunc(time.Until(end), hangUp).Stop()
 	var idle, busy atomic.Int64
 	var wrong atomic.Pointer[string]
 	var wg sync.WaitGroup
 	for i := range callers {
+		ctx := expiring
+		if i/len(calls)%2 == 1 {
+			ctx = cancelled
+		}
 		wg.Go(func() {
 			<-ctx.Done()
 			latest(&idle, time.Since(end))

@@ -90,20 +90,22 @@ func sweepHidesExpired(e *env) {
 		gone = e.put(e.a, e.key(strconv.Itoa(i)), "value", e.short()).gone
 	}
 	sleepUntil(gone)
-	var reading atomic.Int32
+	var reading, sweeps atomic.Int32
 	reading.Store(2)
 	var served atomic.Bool
 	sweep := func() error {
+		defer sweeps.Store(10) // also if it fails, or the readers wait for ever
 		for reading.Load() > 0 {
 			if err := s.Sweep(e.ctx()); err != nil {
 				return err
 			}
+			sweeps.Add(1)
 		}
 		return nil
 	}
 	read := func() error {
 		defer reading.Add(-1)
-		for i := range 5 * n {
+		for i := 0; i < 5*n || sweeps.Load() < 10; i++ {
 			_, found, err := e.a.Get(e.ctx(), e.key(strconv.Itoa(i%n)))
 			if err != nil {
 				return err
