@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -16,6 +17,7 @@ type handler struct {
 	copyOpts  mcp.StreamableHTTPOptions  // of the SDK handler of every copy
 	blank     *mcp.StreamableHTTPHandler // never has a session: says what the SDK thinks of a request
 	limit     int64                      // bytes of a body
+	events    mcp.EventStore             // of the host; nil without one
 }
 
 // Handler takes the place of mcp.NewStreamableHTTPHandler(getServer, opts), and
@@ -42,7 +44,10 @@ func (r *Replica) Handler(getServer func(*http.Request) *mcp.Server, opts *mcp.S
 		h.copyOpts.SessionTimeout = 0
 	}
 	if h.copyOpts.EventStore != nil {
-		h.copyOpts.EventStore = keptEvents{h.copyOpts.EventStore}
+		h.events = h.copyOpts.EventStore
+		r.eventsMu.Lock()
+		r.events = append(r.events, h.events)
+		r.eventsMu.Unlock()
 	}
 	h.limit = bodyLimit(&h.copyOpts)
 	h.blank = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return nil }, &h.copyOpts)
@@ -134,24 +139,27 @@ func (h *handler) trySession(w http.ResponseWriter, req *http.Request, b *body, 
 		if c == nil {
 			continue // it was made, and has ended already
 		}
-		if h.serveOn(c, w, req, b) {
-			return nil
+		if err := h.serveOn(c, w, req, b); !errors.Is(err, errCopyGone) {
+			return err
 		}
 		c.end(ErrEvicted) // what the SDK ends by itself ends no session
 	}
 	return unsure("copies of this session end at once", ErrEvicted)
 }
 
-// serveOn serves an admitted request on c.
-func (h *handler) serveOn(c *hostedCopy, w http.ResponseWriter, req *http.Request, b *body) (served bool) {
+// serveOn serves an admitted request on c, or returns why it could not, with
+// nothing written.
+func (h *handler) serveOn(c *hostedCopy, w http.ResponseWriter, req *http.Request, b *body) error {
 	defer c.leave()
 	if req.Method == http.MethodGet {
-		return h.serveGET(c, w, req)
+		if !h.serveGET(c, w, req) {
+			return errCopyGone
+		}
+		return nil
 	}
 	b.load()
 	if h.r.stopping.Load() && b.calls() {
-		h.r.answer(w, req, errStopping)
-		return true
+		return errStopping
 	}
 	return h.servePOST(c, w, req, b)
 }
@@ -176,13 +184,12 @@ func (h *handler) admit(req *http.Request, b *body, id, principal string, endpoi
 		}
 		r.copies.CompareAndDelete(id, c) // it is ending: as if not hosted
 	}
-	began := r.now()
-	rec, err := r.find(req, id, principal, endpoint)
+	found, err := r.find(req, id, principal, endpoint)
 	if err != nil {
 		return nil, err
 	}
 	greets := req.Method == http.MethodPost && b.load().single("notifications/initialized")
-	if err := h.resume(req, id, rec, began, greets); err != nil {
+	if err := h.resume(req, id, found, greets); err != nil {
 		return nil, err
 	}
 	c, ok := r.lookup(id)
@@ -229,7 +236,8 @@ func (r *Replica) serves(e Endpoint) {
 // find reads the record of a session that is not hosted here, and checks that it
 // is open and bound to who asks. Foreign, unknown, closed and expired are one
 // answer.
-func (r *Replica) find(req *http.Request, id, principal string, endpoint Endpoint) (*record, error) {
+func (r *Replica) find(req *http.Request, id, principal string, endpoint Endpoint) (*found, error) {
+	began := r.now()
 	switch {
 	case r.stopping.Load():
 		return nil, errStopping
@@ -241,6 +249,10 @@ func (r *Replica) find(req *http.Request, id, principal string, endpoint Endpoin
 	keys := []string{r.keys.session(d), r.keys.closed(d)}
 	if endpoint.Incarnation != "" {
 		keys = append(keys, r.keys.endpoint(endpoint))
+	}
+	marks := len(keys)
+	if r.store.batch != nil {
+		keys = append(keys, r.keys.state(d), r.keys.stream(d))
 	}
 	values, err := r.store.get(req.Context(), keys...)
 	if err != nil {
@@ -260,10 +272,17 @@ func (r *Replica) find(req *http.Request, id, principal string, endpoint Endpoin
 		return nil, ErrGone
 	case rec.Incarn != endpoint.Incarnation:
 		return nil, r.otherIncarnation(req, id, rec)
-	case len(values) > 2 && values[2] != nil, r.closures.endpoint(endpoint):
+	case marks > 2 && values[2] != nil, r.closures.endpoint(endpoint):
 		return nil, ErrGone
 	}
-	return rec, nil
+	return &found{rec: rec, began: began, more: values[marks:]}, nil
+}
+
+// found is what is known of a session that is about to be resumed.
+type found struct {
+	rec   *record
+	began time.Time // before it was read
+	more  [][]byte  // state and stream; empty: not read yet
 }
 
 // otherIncarnation decides about a session that was opened on another incarnation
@@ -301,12 +320,13 @@ func (h *handler) serveDelete(w http.ResponseWriter, req *http.Request, id, prin
 		}
 		rec = c.rec
 	} else {
-		var err error
-		if rec, err = r.find(req, id, principal, endpoint); err != nil {
+		found, err := r.find(req, id, principal, endpoint)
+		if err != nil {
 			return err
 		}
+		rec = found.rec
 	}
-	if err := r.closeSession(req.Context(), id, rec); err != nil {
+	if err := r.closeSession(req.Context(), id, rec, closedByHost); err != nil {
 		return unsure("the session is closed here only, so far", err)
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -21,7 +21,7 @@ func (r *Replica) CloseSession(ctx context.Context, sessionID string) error {
 		return errors.New("sessionshare: CloseSession: not a session ID")
 	}
 	rec := r.knownRecord(ctx, sessionID)
-	return r.closeSession(ctx, sessionID, rec)
+	return r.closeSession(ctx, sessionID, rec, closedByHost)
 }
 
 // knownRecord returns the record of a session if it can be had; the mark of a
@@ -44,20 +44,34 @@ func (r *Replica) knownRecord(ctx context.Context, sessionID string) *record {
 // closeSession stores the close mark of a session, removes its record and drops
 // the copy here. From its start on the session is gone on this replica. rec may
 // be nil.
-func (r *Replica) closeSession(ctx context.Context, sessionID string, rec *record) error {
+func (r *Replica) closeSession(ctx context.Context, sessionID string, rec *record, how closer) error {
 	d := digestOf(sessionID)
 	ttl := 2 * r.opts.IdleTimeout
 	if rec != nil {
 		ttl = max(ttl, 2*rec.idle())
 	}
 	r.stats.closed.Add(1)
-	m := &closing{mark: r.keys.closed(d), ttl: ttl, record: r.keys.session(d), session: d.short()}
+	m := &closing{mark: r.keys.closed(d), ttl: ttl, record: r.keys.session(d), session: d.short(), id: sessionID, rec: rec}
+	m.value = []byte("1")
+	if r.opts.Ended != nil && rec != nil && how == closedByHost {
+		m.value = []byte("1." + newTag(16))
+		m.ended = true
+	}
 	r.closures.addSession(sessionID, m)
 	if c, ok := r.lookup(sessionID); ok {
 		defer c.end(ErrClosed)
 	}
+	r.purge(ctx, sessionID)
 	return r.closures.store(ctx, m)
 }
+
+// A closer says who closes a session.
+type closer int
+
+const (
+	closedByHost  closer = iota // DELETE, CloseSession
+	closedByCheck               // Options.Check, which other replicas ask too
+)
 
 // CloseEndpoint ends every session that was opened on one incarnation of an
 // endpoint, here at once, elsewhere within RecheckInterval, and refuses to open
@@ -68,7 +82,7 @@ func (r *Replica) CloseEndpoint(ctx context.Context, e Endpoint) error {
 	if e.Incarnation == "" {
 		return errors.New("sessionshare: CloseEndpoint needs an Incarnation, or it would end the sessions of endpoints to come")
 	}
-	m := &closing{mark: r.keys.endpoint(e), ttl: max(2*r.opts.IdleTimeout, minEndpointMark)}
+	m := &closing{mark: r.keys.endpoint(e), value: []byte("1"), ttl: max(2*r.opts.IdleTimeout, minEndpointMark)}
 	r.closures.addEndpoint(e, m)
 	defer r.hosted(func(c *hostedCopy) bool {
 		if c.rec.endpoint() == e {
@@ -93,9 +107,13 @@ type closures struct {
 // A closing is one close mark. closures.mu guards what changes.
 type closing struct {
 	mark    string
+	value   []byte // not the empty value: one driver reads that back as missing
 	ttl     time.Duration
-	record  string // key of the record to remove after it; "" for an endpoint
-	session string // for the log
+	record  string  // key of the record to remove after it; "" for an endpoint
+	session string  // for the log; "" for an endpoint
+	id      string  // of the session
+	rec     *record // may be nil
+	ended   bool    // Options.Ended is to be called
 
 	stored  bool
 	storing bool
@@ -144,8 +162,24 @@ func (k *closures) store(ctx context.Context, m *closing) error {
 	m.storing = true
 	k.mu.Unlock()
 	var err error
-	if k.r.store != nil {
-		err = k.r.store.mark(ctx, m.mark, m.ttl, m.record)
+	if !m.ended {
+		if k.r.store != nil {
+			err = k.r.store.mark(ctx, m.mark, m.value, m.ttl, m.record)
+		}
+	} else {
+		first := true
+		if k.r.store != nil {
+			first, err = k.r.store.markFirst(ctx, m.mark, m.value, m.ttl)
+		}
+		if err == nil && first {
+			k.r.callEnded(ctx, m)
+		}
+		if err == nil && k.r.store != nil {
+			_ = k.r.store.delete(ctx, m.record)
+		}
+	}
+	if err == nil {
+		k.r.closedNow(m)
 	}
 	k.mu.Lock()
 	m.storing = false
@@ -168,6 +202,24 @@ func (k *closures) store(ctx context.Context, m *closing) error {
 		return fmt.Errorf("sessionshare: close mark not stored yet: %w", err)
 	}
 	return nil
+}
+
+// closedNow tells the others of a mark that was stored, and removes what belonged
+// to a session.
+func (r *Replica) closedNow(m *closing) {
+	if m.session == "" {
+		r.hints.publishSoon("", hintEndpoint, m.mark)
+		return
+	}
+	d := digestOf(m.id)
+	r.hints.publishSoon("", hintClosed, string(d))
+	if r.store != nil {
+		r.owned.run(func() {
+			for _, key := range []string{r.keys.state(d), r.keys.data(d), r.keys.stream(d)} {
+				_ = r.store.delete(context.Background(), key)
+			}
+		})
+	}
 }
 
 // owing reports whether the sweeper is needed.

@@ -8,7 +8,9 @@ import (
 	"net/url"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -25,6 +27,7 @@ type hostedCopy struct {
 	r      *Replica
 	h      *handler
 	id     string
+	tag    string                  // of this copy in the cluster, see ask.go
 	cancel context.CancelCauseFunc // of Session.ctx
 
 	// Set while the copy is made, fixed once it is published.
@@ -41,11 +44,26 @@ type hostedCopy struct {
 	cause   error      // why
 	uses    int        // admitted requests that have not left
 	quiet   chan struct{}
-	posts   []*post // few at a time
-	running int     // handlers that run for clients
-	streams map[string]*clientStream
-	used    time.Time // when the last use, handler or stream ended
+	posts   []*post     // few at a time
+	running int         // handlers that run for clients
+	used    time.Time   // when the last use, handler or stream ended
+	asking  int         // questions that handlers have out
+	cancels []time.Time // when cancellations of calls elsewhere were noted, lately
 	standing
+
+	// The session's stream, see stream.go, listen.go and forward.go.
+	streams   map[string]*clientStream
+	holder    string // the replica that what is sent outside a call goes to
+	forwarded int64  // messages sent there
+	seen      int    // events of the session's stream that have left, by the SDK's count
+	takes     int    // how often another replica took the client's stream, lately
+	takenAt   time.Time
+
+	stateMu   sync.Mutex   // guards state and applied; never taken while mu is held
+	state     sessionState // all that is known
+	applied   sessionState // what the SDK session has of it
+	stateOwed atomic.Bool  // the store may not have all of it
+	stateLate atomic.Bool  // a recheck could not sync it
 }
 
 // A post is one POST on a copy, from admission until it is answered and its
@@ -57,8 +75,9 @@ type post struct {
 	one      [1]rawID // room for calls: most posts have one
 	served   bool     // ServeHTTP has returned
 	running  int      // handlers
-	internal bool     // sent by this library: a replay, a cancellation
-	awaited  bool     // internal, and its one handler has not begun
+	begun    time.Time
+	internal bool // sent by this library: a replay, a cancellation
+	awaited  bool // internal, and its one handler has not begun
 
 	// handedOver says that a handler has ended the answer's stream on purpose
 	// (CloseSSEStream): the client takes the answer up with a GET.
@@ -97,6 +116,7 @@ func (c *hostedCopy) leave() {
 func (c *hostedCopy) begin(p *post) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	p.begun = c.used // when it entered
 	c.posts = append(c.posts, p)
 }
 
@@ -177,7 +197,7 @@ func (c *hostedCopy) handlerEnds(p *post) {
 // busy reports whether something goes on that keeps the session alive by itself.
 // c.mu is held.
 func (c *hostedCopy) busy() bool {
-	return c.uses > 0 || c.running > 0 || len(c.streams) > 0
+	return c.uses > 0 || c.running > 0 || c.listening()
 }
 
 // end makes the copy stop serving and finishes it in the background: running
@@ -191,6 +211,8 @@ func (c *hostedCopy) end(cause error) {
 	c.ending, c.cause = true, cause
 	c.mu.Unlock()
 	c.r.copies.CompareAndDelete(c.id, c)
+	c.r.digests.CompareAndDelete(c.digest, c)
+	c.r.asks.over(c)
 	c.endStreams()
 	c.r.owned.run(c.finish)
 }
@@ -255,11 +277,15 @@ func (c *hostedCopy) postsWhere(match func(*post) bool) []*post {
 
 func (c *hostedCopy) cancelPosts(posts []*post) {
 	for _, p := range posts {
-		for _, id := range p.calls {
-			body := []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`)
-			body = append(append(body, id...), `,"reason":"session ends on this replica"}}`...)
-			c.deliver(body, false)
-		}
+		c.cancelIDs(p.calls...)
+	}
+}
+
+// cancelIDs cancels calls on this copy, as their client would.
+func (c *hostedCopy) cancelIDs(ids ...rawID) {
+	for _, id := range ids {
+		body := []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`)
+		c.deliver(append(append(body, id...), `}}`...), false)
 	}
 }
 
@@ -331,6 +357,15 @@ func (w *recorded) WriteHeader(status int) {
 func (w *recorded) Write(b []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	return w.body.Write(b)
+}
+
+// lost reports whether the answer is the SDK's 404 for a session that is gone.
+func (w *recorded) lost() bool { return isLost(w.status, w.header) }
+
+// isLost tells the SDK's 404 from that for "method not found", in protocol
+// versions to come, which is JSON.
+func isLost(status int, h http.Header) bool {
+	return status == http.StatusNotFound && strings.HasPrefix(h.Get("Content-Type"), "text/plain")
 }
 
 // sendTo sends the recorded answer.

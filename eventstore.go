@@ -2,12 +2,86 @@ package sessionshare
 
 import (
 	"context"
+	"errors"
+	"iter"
+	"net/http"
+	"strconv"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// keptEvents is the host's EventStore as copies see it: the end of a copy is not
-// the end of its session, and purges nothing.
-type keptEvents struct{ mcp.EventStore }
+// streamName is the name of a stream in the host's EventStore and in event IDs:
+// that of the session's stream is the tag of the copy, for copies do not share it.
+// Those of calls are one of a kind as they are.
+func (c *hostedCopy) streamName(stream string) string {
+	if stream == "" {
+		return strings.ToUpper(c.tag)
+	}
+	return stream
+}
 
-func (keptEvents) SessionClosed(context.Context, string) error { return nil }
+// copyEvents is the host's EventStore as the SDK session of one copy sees it.
+// Streams have names of the copy's own; questions are stored as the client gets to see them; and the end of a copy
+// is not the end of its session, and purges nothing.
+type copyEvents struct {
+	store mcp.EventStore
+	c     *hostedCopy
+}
+
+var _ mcp.EventStore = (*copyEvents)(nil)
+
+func (e *copyEvents) Open(ctx context.Context, session, stream string) error {
+	return e.store.Open(ctx, session, e.c.streamName(stream))
+}
+
+func (e *copyEvents) Append(ctx context.Context, session, stream string, data []byte) error {
+	return e.store.Append(ctx, session, e.c.streamName(stream), e.c.outgoing(data))
+}
+
+func (e *copyEvents) After(ctx context.Context, session, stream string, index int) iter.Seq2[[]byte, error] {
+	return e.store.After(ctx, session, e.c.streamName(stream), index)
+}
+
+func (e *copyEvents) SessionClosed(context.Context, string) error { return nil }
+
+// purge tells the hosts' EventStores that a session is closed.
+func (r *Replica) purge(ctx context.Context, sessionID string) {
+	r.eventsMu.Lock()
+	defer r.eventsMu.Unlock()
+	for _, store := range r.events {
+		r.owned.run(func() { _ = store.SessionClosed(context.WithoutCancel(ctx), sessionID) })
+	}
+}
+
+// sawEvent notes the last event of the session's stream that left this copy, by
+// the SDK's ID for it.
+func (c *hostedCopy) sawEvent(id []byte) {
+	if at, ok := strings.CutPrefix(string(id), "_"); ok {
+		if n, ok := parseIndex(at); ok {
+			c.mu.Lock()
+			c.seen = n + 1
+			c.mu.Unlock()
+		}
+	}
+}
+
+// lastSeen is the Last-Event-ID that goes on after the last event seen; "" if
+// there was none.
+func (c *hostedCopy) lastSeen() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seen == 0 {
+		return ""
+	}
+	return "_" + formatIndex(c.seen-1)
+}
+
+func parseIndex(s string) (int, bool) {
+	n, err := strconv.Atoi(s)
+	return n, err == nil && n >= 0
+}
+
+func formatIndex(n int) string { return strconv.Itoa(n) }
+
+func isUnsupported(err error) bool { return errors.Is(err, http.ErrNotSupported) }

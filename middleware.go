@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"weak"
@@ -101,12 +102,17 @@ func receiving(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		p := c.handlerBegins(req)
 		defer c.handlerEnds(p)
-		switch method {
-		case "initialize":
+		client := p == nil || !p.internal
+		switch {
+		case client && stateMethod(method):
+			return c.setting(ctx, method, req, next)
+		case client && method == "notifications/roots/list_changed":
+			defer c.rootsChanged()
+		case method == "initialize":
 			res, err := next(ctx, method, req)
 			c.initialized(res)
 			return res, err
-		case "notifications/initialized":
+		case method == "notifications/initialized":
 			if c.greetedBefore() {
 				return nil, nil // replayed already; the SDK would log an error
 			}
@@ -141,17 +147,25 @@ var hostedSessions sync.Map
 // sending sees what a copy sends to its client.
 func sending(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		if method == "ping" && copyFrom(ctx) == nil {
+		if strings.HasPrefix(method, "notifications/") {
+			return next(ctx, method, req)
+		}
+		v, ok := hostedSessions.Load(req.GetSession())
+		if !ok {
+			return next(ctx, method, req)
+		}
+		c := v.(*hostedCopy)
+		if method == "ping" && copyFrom(ctx) == nil && !c.reachable() {
 			// The SDK's keep-alive; a tool's ping has the tool's context. Without a
 			// stream it cannot reach the client, which may well be alive and talk to
 			// another replica: failing would make the SDK close the copy under its
 			// running calls.
-			if v, ok := hostedSessions.Load(req.GetSession()); ok && !v.(*hostedCopy).hasStream() {
-				if pong := emptyResult(); pong != nil {
-					return pong, nil
-				}
+			if pong := emptyResult(); pong != nil {
+				return pong, nil
 			}
 		}
+		c.asks(1)
+		defer c.asks(-1)
 		return next(ctx, method, req)
 	}
 }

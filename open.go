@@ -3,6 +3,7 @@ package sessionshare
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"net/http"
 	"strings"
@@ -86,7 +87,9 @@ func (h *handler) newRecord(req *http.Request) (*record, error) {
 	rec := &record{
 		Version: recordVersion, Principal: principal, Endpoint: endpoint.Name, Incarn: endpoint.Incarnation,
 		Path: req.URL.Path, Headers: cloneHeader(req.Header, r.opts.OpenHeaders), IdleMS: r.opts.IdleTimeout.Milliseconds(),
+		Key: make([]byte, recordKey),
 	}
+	_, _ = rand.Read(rec.Key) // never fails
 	if r.opts.Scope != nil {
 		scope, err := r.opts.Scope(req, rec.binding())
 		if err != nil {

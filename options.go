@@ -22,6 +22,7 @@ const (
 	DefaultUnverifiedLimit = 30 * time.Minute // or IdleTimeout, if shorter
 	DefaultStoreTimeout    = 2 * time.Second
 	DefaultHoldTimeout     = 15 * time.Second
+	DefaultStreamHeartbeat = 25 * time.Second
 
 	// defaultTouches is how often an idle timeout is split into touch intervals.
 	defaultTouches = 30
@@ -79,6 +80,13 @@ type Options struct {
 	// nobody can guess. Nil means crypto/rand.Text.
 	NewSessionID func() string
 
+	// Ended is called when this replica has closed a session (DELETE, CloseSession),
+	// hosting it or not, while what [Session.LoadOrStore] has kept can still be
+	// read: once per session, and never for expiry, eviction or shutdown. Who closes
+	// waits for it for up to 5 s. On a store that is no [CompareAndSwapper], two
+	// replicas that close a session at the same moment may both call it.
+	Ended func(context.Context, *Session)
+
 	// KeyPrefix begins every key: at most 64 bytes of [a-z0-9._-]. Replicas with
 	// one store and one prefix are one cluster. "" means DefaultKeyPrefix.
 	KeyPrefix string
@@ -94,7 +102,8 @@ type Options struct {
 	EvictAfter time.Duration
 
 	// RecheckInterval is for how long a copy may go on after the session was
-	// closed elsewhere. Zero means DefaultRecheckInterval. Negative means that
+	// closed elsewhere. Zero means DefaultRecheckInterval, or 30 s while the store
+	// carries hints ([PubSub]), which tell of a close at once. Negative means that
 	// every request reads the close marks, and waits for its own read.
 	RecheckInterval time.Duration
 
@@ -116,6 +125,11 @@ type Options struct {
 	// a notification, a GET) waits for the store to come back. Zero means
 	// DefaultHoldTimeout.
 	HoldTimeout time.Duration
+
+	// StreamHeartbeat is how long a stream is silent before a comment is sent on it,
+	// so that proxies keep it and a peer that has vanished is noticed. Zero means
+	// DefaultStreamHeartbeat, negative none.
+	StreamHeartbeat time.Duration
 
 	// Logger gets what an operator should know. Sessions are named by the first 8
 	// hexadecimal digits of the SHA-256 of their ID. Nil discards.
@@ -176,6 +190,7 @@ func (o *Options) setTimes() error {
 	o.UnverifiedLimit = cmp.Or(o.UnverifiedLimit, min(DefaultUnverifiedLimit, o.IdleTimeout))
 	o.StoreTimeout = cmp.Or(o.StoreTimeout, DefaultStoreTimeout)
 	o.HoldTimeout = cmp.Or(o.HoldTimeout, DefaultHoldTimeout)
+	o.StreamHeartbeat = cmp.Or(o.StreamHeartbeat, DefaultStreamHeartbeat)
 	recheck := cmp.Or(o.RecheckInterval, DefaultRecheckInterval)
 	switch {
 	case o.IdleTimeout < time.Second:

@@ -1,25 +1,38 @@
 package sessionshare
 
 import (
-	"bytes"
+	"errors"
 	"net/http"
 	"strings"
 )
 
-// servePOST serves a POST on c. It returns false, with nothing written, if the
-// copy's SDK session turned out to be gone and the message has not reached it.
-func (h *handler) servePOST(c *hostedCopy, w http.ResponseWriter, req *http.Request, b *body) bool {
+// errCopyGone says that the SDK session of a copy was gone before the request
+// reached it: the session is resumed, and the request served again.
+var errCopyGone = errors.New("sessionshare: the SDK session is gone")
+
+// servePOST serves a POST on c. It returns errCopyGone, with nothing written, if
+// the copy's SDK session turned out to be gone and the message has not reached it,
+// and other errors before the SDK has seen anything that counts.
+func (h *handler) servePOST(c *hostedCopy, w http.ResponseWriter, req *http.Request, b *body) error {
 	pw := &b.writer
-	*pw = postWriter{ResponseWriter: w, batch: b.batch, post: post{header: req.Header}}
+	*pw = postWriter{ResponseWriter: w, c: c, batch: b.batch, post: post{header: req.Header}}
 	p := &pw.post
 	p.calls = p.one[:0]
+	other := false // something that may be meant for another replica
 	b.each(func(m *message) {
 		if m.call() {
 			p.calls = append(p.calls, m.id)
+		} else {
+			other = true
 		}
 	})
 	pw.waiting = len(p.calls)
 	req.Body = b.again()
+	if other && b.rest == nil {
+		if answered, err := h.relay(c, pw, req, b); answered || err != nil {
+			return err
+		}
+	}
 	c.begin(p)
 	func() {
 		defer c.answered(p)
@@ -28,14 +41,48 @@ func (h *handler) servePOST(c *hostedCopy, w http.ResponseWriter, req *http.Requ
 	switch {
 	case pw.lost && b.untouched():
 		forgetError(w.Header())
-		return false
+		return errCopyGone
 	case pw.lost:
 		forgetError(w.Header())
 		h.r.answer(w, req, unsure("the SDK closed the session", ErrEvicted))
 	case pw.waiting > 0 && pw.status < 300 && req.Context().Err() == nil && !p.handedOver:
 		pw.giveUp(p.calls)
 	}
-	return true
+	return nil
+}
+
+// relay handles what a POST holds besides calls. What is meant for another replica
+// goes there, once the SDK has had no objections to the request; its answer is
+// then the answer. It returns false if the SDK is yet to be asked, with the body
+// as it may see it.
+func (h *handler) relay(c *hostedCopy, pw *postWriter, req *http.Request, b *body) (answered bool, err error) {
+	data, relays, err := c.incoming(b)
+	if err != nil {
+		return false, err
+	}
+	b.reader.data.Reset(data)
+	if len(relays) == 0 {
+		return false, nil
+	}
+	if len(pw.post.calls) > 0 {
+		return false, c.forward(req.Context(), relays)
+	}
+	verdict := newRecorded()
+	c.begin(&pw.post)
+	func() {
+		defer c.answered(&pw.post)
+		c.sdk.ServeHTTP(verdict, req)
+	}()
+	if verdict.lost() {
+		return false, errCopyGone
+	}
+	if verdict.status == http.StatusAccepted {
+		if err := c.forward(req.Context(), relays); err != nil {
+			return false, err
+		}
+	}
+	verdict.sendTo(pw.ResponseWriter)
+	return true, nil
 }
 
 // A postWriter is the ResponseWriter of a POST. It catches the SDK's own 404,
@@ -43,7 +90,9 @@ func (h *handler) servePOST(c *hostedCopy, w http.ResponseWriter, req *http.Requ
 // be answered any more does not end with an empty 200.
 type postWriter struct {
 	http.ResponseWriter
+	c       *hostedCopy
 	post    post
+	split   sseSplitter
 	waiting int // calls whose answer was not written
 	batch   bool
 	status  int
@@ -56,8 +105,7 @@ func (w *postWriter) WriteHeader(status int) {
 	if w.status != 0 {
 		return
 	}
-	// The SDK's 404 for "method not found", in protocol versions to come, is JSON.
-	if status == http.StatusNotFound && strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain") {
+	if isLost(status, w.Header()) {
 		w.lost = true
 		return
 	}
@@ -72,22 +120,27 @@ func (w *postWriter) Write(b []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
-	if w.waiting > 0 && w.status == http.StatusOK {
-		w.count(b)
-	}
-	return w.ResponseWriter.Write(b)
-}
-
-// count takes note of the answers in b: the SDK writes an SSE event, or a JSON
-// body, in one piece.
-func (w *postWriter) count(b []byte) {
 	if w.isJSON() {
 		w.waiting = 0
-		return
+		return w.ResponseWriter.Write(b)
 	}
-	if _, data, ok := bytes.Cut(b, []byte("data: ")); ok && isResponse(data) {
+	if !strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream") {
+		return w.ResponseWriter.Write(b)
+	}
+	if err := w.split.split(b, w.event); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// event sends one event of the SDK's.
+func (w *postWriter) event(text []byte) error {
+	out, e := w.c.clientEvent(text)
+	if w.waiting > 0 && isResponse(e.data) {
 		w.waiting--
 	}
+	_, err := w.ResponseWriter.Write(out)
+	return err
 }
 
 func (w *postWriter) isJSON() bool {
@@ -95,23 +148,26 @@ func (w *postWriter) isJSON() bool {
 	return len(ct) > 0 && strings.HasPrefix(ct[0], "application/json")
 }
 
-// isResponse reports whether data begins with a JSON-RPC response. The SDK puts
-// the id first; nothing after the first telling key is looked at.
-func isResponse(data []byte) bool {
-	response := false
-	if i := skipSpace(data, 0); i < len(data) && data[i] == '{' {
-		scanKeys(data, i, func(key []byte) bool {
-			switch string(key) {
-			case "method":
-				return false
-			case "result", "error":
-				response = true
+// isResponse and isRequest tell what kind of message data is, by its first telling
+// key: the SDK puts the id before it, and what comes after may be large.
+func isResponse(data []byte) bool { return tellingKey(data) == "result" || tellingKey(data) == "error" }
+func isRequest(data []byte) bool  { return tellingKey(data) == "method" }
+
+func tellingKey(data []byte) (found string) {
+	i := skipSpace(data, 0)
+	if i >= len(data) || data[i] != '{' {
+		return ""
+	}
+	scanKeys(data, i, func(key []byte) bool {
+		for _, telling := range [...]string{"method", "result", "error"} {
+			if string(key) == telling {
+				found = telling
 				return false
 			}
-			return true
-		})
-	}
-	return response
+		}
+		return true
+	})
+	return found
 }
 
 // unanswered is the answer to a call that cannot be answered any more.

@@ -1,6 +1,7 @@
 package sessionshare
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ type reach struct {
 	toucher    Toucher
 	batch      BatchGetter
 	putDeleter PutDeleter
+	swapper    CompareAndSwapper
 	sweeper    Sweeper
 
 	slots  chan struct{} // one for each call under way
@@ -38,6 +40,7 @@ func newReach(store SharedStore, timeout time.Duration, run func(func())) *reach
 	s.toucher, _ = as[Toucher](store)
 	s.batch, _ = as[BatchGetter](store)
 	s.putDeleter, _ = as[PutDeleter](store)
+	s.swapper, _ = as[CompareAndSwapper](store)
 	s.sweeper, _ = as[Sweeper](store)
 	return s
 }
@@ -50,7 +53,7 @@ func (s *reach) abilities() string {
 		has  bool
 	}{
 		{"Toucher", s.toucher != nil}, {"BatchGetter", s.batch != nil},
-		{"PutDeleter", s.putDeleter != nil}, {"Sweeper", s.sweeper != nil},
+		{"PutDeleter", s.putDeleter != nil}, {"CompareAndSwapper", s.swapper != nil}, {"Sweeper", s.sweeper != nil},
 	} {
 		if a.has {
 			names = append(names, a.name)
@@ -161,16 +164,39 @@ func (s *reach) touch(ctx context.Context, key string, ttl time.Duration) (found
 	})
 }
 
+// swap replaces old, nil for a missing key, by new. The store is a
+// CompareAndSwapper.
+func (s *reach) swap(ctx context.Context, key string, old, new []byte, ttl time.Duration) (swapped bool, err error) {
+	return reached(ctx, s, func(ctx context.Context) (bool, error) {
+		return s.swapper.CompareAndSwap(ctx, key, old, new, ttl)
+	})
+}
+
+// markFirst stores a close mark and reports whether this is the one that closed
+// the session: value is nobody else's. On a store that cannot tell, it is.
+func (s *reach) markFirst(ctx context.Context, mark string, value []byte, ttl time.Duration) (first bool, err error) {
+	if s.swapper == nil {
+		return true, s.put(ctx, mark, value, ttl)
+	}
+	first, err = s.swap(ctx, mark, nil, value, ttl)
+	if err != nil || first {
+		return first, err
+	}
+	// It may be ours, of an attempt whose outcome was open.
+	values, err := s.get(ctx, mark)
+	return err == nil && bytes.Equal(values[0], value), err
+}
+
 // mark stores a close mark and then removes the record that it shadows. It fails
 // only if the mark could not be stored: a record that stays behind is harmless.
-func (s *reach) mark(ctx context.Context, mark string, ttl time.Duration, record string) error {
+func (s *reach) mark(ctx context.Context, mark string, value []byte, ttl time.Duration, record string) error {
 	if record != "" && s.putDeleter != nil {
 		_, err := reached(ctx, s, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, s.putDeleter.PutDelete(ctx, mark, markValue(), ttl, record)
+			return struct{}{}, s.putDeleter.PutDelete(ctx, mark, value, ttl, record)
 		})
 		return err
 	}
-	if err := s.put(ctx, mark, markValue(), ttl); err != nil {
+	if err := s.put(ctx, mark, value, ttl); err != nil {
 		return err
 	}
 	if record != "" {
@@ -178,7 +204,3 @@ func (s *reach) mark(ctx context.Context, mark string, ttl time.Duration, record
 	}
 	return nil
 }
-
-// markValue is what a close mark holds. Not the empty value: one driver reads
-// that back as missing.
-func markValue() []byte { return []byte("1") }

@@ -10,9 +10,10 @@ import (
 type lookKind int
 
 const (
-	lookNone  lookKind = iota
-	lookMarks          // the close marks; if they cannot be read, the copy goes on
-	lookAll            // record and marks: the copy is in doubt and goes on only if they say so
+	lookNone   lookKind = iota
+	lookMarks           // the close marks; if they cannot be read, the copy goes on
+	lookAll             // record and marks: the copy is in doubt and goes on only if they say so
+	lookHinted          // the close marks, and everything that a hint may speak of
 )
 
 // standing is what a copy knows of its session in the store. hostedCopy.mu
@@ -24,6 +25,9 @@ type standing struct {
 	verified time.Time // the last successful look
 	looked   time.Time // the last attempt at one
 	looking  bool      // a request or the sweeper looks now
+	looks    int       // attempts so far
+
+	hinted, hintedAgain bool // a look on a hint is under way, and one more is due
 
 	saved     savedState
 	saveAt    time.Time // when saving is tried again
@@ -82,11 +86,11 @@ func (c *hostedCopy) lookDue(now time.Time) lookKind {
 // recheck takes the look that enter asked for, and touches the record if that is
 // due: read first, touch after, and never touch what could not be read. It
 // returns nil if the copy may serve, ErrGone if the session is closed (the copy
-// then ends), or doubt.
+// then ends), or doubt. active says that the session is in use.
 func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) error {
 	c.r.stats.rechecks.Add(1)
 	began := c.r.now()
-	err := c.look(ctx, kind)
+	seen, err := c.look(ctx, kind)
 	c.mu.Lock()
 	c.looking = false
 	if began.After(c.looked) {
@@ -105,51 +109,99 @@ func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) er
 		return ErrGone
 	case err != nil && doubt:
 		return unsure("close marks cannot be read", err)
-	case touch:
+	case err != nil:
+		return nil
+	}
+	if seen.hasState {
+		c.syncState(ctx, seen.state)
+	}
+	if seen.hasStream {
+		c.sawStream(ctx, began, seen.stream)
+	}
+	if touch {
 		return c.touch(ctx, active)
 	}
 	return nil
 }
 
-// look reads what kind asks for and asks Check. ErrGone means closed; any other
-// error that it cannot be known.
-func (c *hostedCopy) look(ctx context.Context, kind lookKind) error {
-	c.mu.Lock()
-	saved := c.saved
-	c.mu.Unlock()
-	if saved != savedNever {
-		closed, found, err := c.r.marks(ctx, c.digest, c.rec.endpoint(), kind == lookAll)
-		switch {
-		case err != nil:
-			return err
-		case closed, kind == lookAll && !found:
-			return ErrGone
-		}
-	}
-	return c.r.check(ctx, c.id, c.rec)
+// What a look has read besides the marks.
+type seen struct {
+	hasState, hasStream bool
+	state, stream       []byte // nil: missing
 }
 
-// marks reads the close marks of a session, and on request whether its record is
-// there. The record is read first: a mark outlives the record it shadows, so a
-// session whose record was there and whose mark then was not is open.
-func (r *Replica) marks(ctx context.Context, d sessionDigest, e Endpoint, withRecord bool) (closed, found bool, err error) {
-	keys := make([]string, 0, 3)
+// stateEvery is how often state is read on a store where that costs a call of its
+// own.
+const stateEvery = 5
+
+// look reads what kind asks for and asks Check. ErrGone means closed; any other
+// error that it cannot be known. The record is read first: a mark outlives the
+// record it shadows, so a session whose record was there and whose mark then was
+// not is open.
+func (c *hostedCopy) look(ctx context.Context, kind lookKind) (s seen, err error) {
+	c.mu.Lock()
+	saved := c.saved
+	c.looks++
+	s.hasState = c.r.store != nil && c.r.store.batch != nil || kind == lookHinted ||
+		c.stateOwed.Load() || c.looks%stateEvery == 0
+	s.hasStream = c.r.store != nil && c.r.store.batch != nil || kind == lookHinted || c.listening()
+	c.mu.Unlock()
+	if saved == savedNever {
+		return seen{}, c.r.check(ctx, c.id, c.rec)
+	}
+	keys, first := c.r.markKeys(c.digest, c.rec.endpoint(), kind == lookAll)
+	last := len(keys)
+	if s.hasState {
+		keys = append(keys, c.r.keys.state(c.digest))
+	}
+	if s.hasStream {
+		keys = append(keys, c.r.keys.stream(c.digest))
+	}
+	values, err := c.r.store.get(ctx, keys...)
+	switch {
+	case err != nil:
+		return seen{}, err
+	case anyFound(values[first:last]), kind == lookAll && values[0] == nil:
+		return seen{}, ErrGone
+	}
+	if s.hasState {
+		s.state = values[last]
+	}
+	if s.hasStream {
+		s.stream = values[len(values)-1]
+	}
+	return s, c.r.check(ctx, c.id, c.rec)
+}
+
+// markKeys returns the keys of the close marks of a session, from first on, after
+// that of its record if asked for.
+func (r *Replica) markKeys(d sessionDigest, e Endpoint, withRecord bool) (keys []string, first int) {
+	keys = make([]string, 0, 5)
 	if withRecord {
 		keys = append(keys, r.keys.session(d))
 	}
-	first := len(keys)
+	first = len(keys)
 	keys = append(keys, r.keys.closed(d))
 	if e.Incarnation != "" {
 		keys = append(keys, r.keys.endpoint(e))
 	}
-	values, err := r.store.get(ctx, keys...)
-	if err != nil {
-		return false, false, err
+	return keys, first
+}
+
+func anyFound(values [][]byte) bool {
+	for _, v := range values {
+		if v != nil {
+			return true
+		}
 	}
-	for _, v := range values[first:] {
-		closed = closed || v != nil
-	}
-	return closed, withRecord && values[0] != nil, nil
+	return false
+}
+
+// isClosed reads the close marks of a session alone.
+func (c *hostedCopy) isClosed(ctx context.Context) (bool, error) {
+	keys, _ := c.r.markKeys(c.digest, c.rec.endpoint(), false)
+	values, err := c.r.store.get(ctx, keys...)
+	return anyFound(values), err
 }
 
 // check asks Options.Check. ErrGone has then ended the session everywhere.
@@ -161,7 +213,7 @@ func (r *Replica) check(ctx context.Context, id string, rec *record) error {
 		return struct{}{}, r.opts.Check(ctx, rec.binding())
 	})
 	if errors.Is(err, ErrGone) {
-		r.closeSession(ctx, id, rec)
+		_ = r.closeSession(ctx, id, rec, closedByCheck)
 	}
 	return err
 }
@@ -187,8 +239,43 @@ func (c *hostedCopy) touch(ctx context.Context, active bool) error {
 	if err == nil && !found {
 		return c.restore(ctx, began, active)
 	}
+	if err == nil {
+		c.touchMore(ctx)
+	}
 	c.touchedAt(began, active, err)
 	return nil
+}
+
+// touchMore extends the life of what lives with the record, if there is any. What
+// is lost of the state is written again with the next look.
+func (c *hostedCopy) touchMore(ctx context.Context) {
+	if !c.stateMu.TryLock() {
+		return
+	}
+	hasState := len(c.state) > 0
+	_, hasData := c.state[elementData]
+	c.stateMu.Unlock()
+	for key, has := range map[string]bool{c.r.keys.state(c.digest): hasState, c.r.keys.data(c.digest): hasData} {
+		switch {
+		case !has:
+		case c.r.store.toucher != nil:
+			_, _ = c.r.store.touch(ctx, key, c.rec.idle())
+		default:
+			c.touchValue(ctx, key)
+		}
+	}
+}
+
+// touchValue is touchMore on a store that is no Toucher.
+func (c *hostedCopy) touchValue(ctx context.Context, key string) {
+	values, err := c.r.store.get(ctx, key)
+	switch {
+	case err != nil || values[0] == nil:
+	case c.r.store.swapper != nil:
+		_, _ = c.r.store.swap(ctx, key, values[0], values[0], c.rec.idle())
+	default:
+		_ = c.r.store.put(ctx, key, values[0], c.rec.idle())
+	}
 }
 
 // touchByPut is touch on a store that has only the three methods. The marks have
@@ -213,7 +300,7 @@ func (c *hostedCopy) putRecord(ctx context.Context) error {
 	if err := c.r.store.put(ctx, key, value, c.rec.idle()); err != nil {
 		return err
 	}
-	closed, _, err := c.r.marks(ctx, c.digest, c.rec.endpoint(), false)
+	closed, err := c.isClosed(ctx)
 	if err == nil && closed {
 		_ = c.r.store.delete(ctx, key)
 	}
@@ -232,7 +319,7 @@ func (c *hostedCopy) restore(ctx context.Context, began time.Time, active bool) 
 		c.end(ErrClosed)
 		return ErrGone
 	}
-	closed, _, err := c.r.marks(ctx, c.digest, c.rec.endpoint(), false)
+	closed, err := c.isClosed(ctx)
 	if err == nil && closed {
 		c.end(ErrClosed)
 		return ErrGone

@@ -26,6 +26,7 @@ type record struct {
 	Headers   http.Header `json:"headers,omitempty"` // of the opening request, those named in OpenHeaders
 	Protocol  string      `json:"protocol"`          // as negotiated
 	IdleMS    int64       `json:"idle_ms"`
+	Key       []byte      `json:"key"` // authenticates the IDs of questions, see ask.go
 
 	// Params are the initialize parameters as the client sent them, byte for
 	// byte: the SDK may know fields of which this library does not.
@@ -102,12 +103,15 @@ func decodeRecord(b []byte) (*record, error) {
 	switch {
 	case r.Version > recordVersion:
 		return nil, errRecordNewer
-	case r.Version < 1, r.Protocol == "", r.IdleMS < 1, r.IdleMS > maxIdleMS, len(r.Params) == 0, r.Params[0] != '{',
+	case r.Version < 1, r.Protocol == "", r.IdleMS < 1, r.IdleMS > maxIdleMS, len(r.Params) == 0, r.Params[0] != '{', len(r.Key) < recordKey,
 		len(r.Scope) > maxScope:
 		return nil, errRecordUnusable
 	}
 	return r, nil
 }
+
+// recordKey is the length of record.Key in bytes.
+const recordKey = 16
 
 // maxIdleMS keeps twice the idle timeout, the life of a mark, a Duration.
 const maxIdleMS = int64(1<<63-1) / int64(time.Millisecond) / 4

@@ -30,8 +30,8 @@ var (
 // newCopy makes a copy of the session with ID id, without an SDK session yet. It
 // runs the factory. trigger is the request for which the copy is made.
 func (h *handler) newCopy(id string, rec *record, resumed bool, trigger *http.Request) (*hostedCopy, error) {
-	c := &hostedCopy{r: h.r, h: h, id: id}
-	c.Session = Session{digest: digestOf(id), rec: rec, resumed: resumed}
+	c := &hostedCopy{r: h.r, h: h, id: id, tag: h.r.hints.self + newTag(copyTag-replicaTag)}
+	c.Session = Session{r: h.r, c: c, digest: digestOf(id), rec: rec, resumed: resumed}
 	ctx := context.WithValue(context.WithoutCancel(trigger.Context()), sessionKey{}, c)
 	c.Session.ctx, c.cancel = context.WithCancelCause(ctx)
 	c.origin = origin{ctx: ctx, host: trigger.Host, header: internalHeader(trigger.Header)}
@@ -55,7 +55,11 @@ func (h *handler) newCopy(id string, rec *record, resumed bool, trigger *http.Re
 	}
 	watch(server)
 	c.server = server
-	c.sdk = mcp.NewStreamableHTTPHandler(c.getServer, &h.copyOpts)
+	opts := h.copyOpts
+	if h.events != nil {
+		opts.EventStore = &copyEvents{h.events, c}
+	}
+	c.sdk = mcp.NewStreamableHTTPHandler(c.getServer, &opts)
 	return c, nil
 }
 
@@ -119,8 +123,8 @@ func (c *hostedCopy) serveInitialize(req *http.Request, p *post) (*recorded, err
 func (c *hostedCopy) discard(cause error) { c.end(cause) }
 
 // resume makes a further copy of a session, or returns the one that another
-// request made meanwhile. began is the time before rec was read.
-func (h *handler) resume(req *http.Request, id string, rec *record, began time.Time, greets bool) error {
+// request made meanwhile.
+func (h *handler) resume(req *http.Request, id string, f *found, greets bool) error {
 	r := h.r
 	done := r.creating.DoChan(id, func() (any, error) {
 		r.owned.enter()
@@ -128,9 +132,9 @@ func (h *handler) resume(req *http.Request, id string, rec *record, began time.T
 		if _, ok := r.lookup(id); ok {
 			return nil, nil
 		}
-		err := h.replay(req, id, rec, began, greets)
+		err := h.replay(req, id, f, greets)
 		if errors.Is(err, errTaken) {
-			err = h.replay(req, id, rec, began, greets)
+			err = h.replay(req, id, f, greets)
 		}
 		return nil, err
 	})
@@ -149,8 +153,8 @@ func (h *handler) resume(req *http.Request, id string, rec *record, began time.T
 // replay makes a copy by sending the recorded initialize through an SDK handler
 // under the session's ID, and publishes it. greets says that the request which
 // triggers it is itself notifications/initialized.
-func (h *handler) replay(req *http.Request, id string, rec *record, began time.Time, greets bool) error {
-	r := h.r
+func (h *handler) replay(req *http.Request, id string, f *found, greets bool) error {
+	r, rec, began := h.r, f.rec, f.began
 	if r.stopping.Load() {
 		return errStopping
 	}
@@ -172,7 +176,37 @@ func (h *handler) replay(req *http.Request, id string, rec *record, began time.T
 	}
 	c.saved, c.verified, c.looked = savedYes, began, began
 	c.used = r.now()
-	return c.publish(req.Context(), began)
+	if err := c.catchUp(req.Context(), f); err != nil {
+		c.discard(ErrEvicted)
+		return err
+	}
+	if err := c.publish(req.Context(), began); err != nil {
+		return err
+	}
+	if len(f.more) > 1 {
+		c.sawStream(req.Context(), began, f.more[1])
+	}
+	return nil
+}
+
+// catchUp replays what the client has set on the session.
+func (c *hostedCopy) catchUp(ctx context.Context, f *found) error {
+	if len(f.more) == 0 {
+		keys := []string{c.r.keys.state(c.digest)}
+		if c.r.hints.pub != nil {
+			keys = append(keys, c.r.keys.stream(c.digest))
+		}
+		values, err := c.r.store.get(ctx, keys...)
+		if err != nil {
+			return unsure("the session's state cannot be read", err)
+		}
+		f.more = values
+	}
+	c.stateMu.Lock()
+	defer c.stateMu.Unlock()
+	c.learn(f.more[0])
+	c.replayState()
+	return nil
 }
 
 // initialize replays the handshake.
@@ -205,7 +239,7 @@ func (c *hostedCopy) initialize(rec *record, greets bool) error {
 func (c *hostedCopy) publish(ctx context.Context, began time.Time) error {
 	if since(c.r.now(), began) > c.r.recheckInterval() {
 		began = c.r.now()
-		if err := c.look(ctx, lookAll); errors.Is(err, ErrGone) {
+		if _, err := c.look(ctx, lookAll); errors.Is(err, ErrGone) {
 			c.discard(ErrClosed)
 			return ErrGone
 		} else if err != nil {
@@ -226,6 +260,7 @@ func (c *hostedCopy) serve() error {
 	r := c.r
 	c.origin.header = nil
 	r.copies.Store(c.id, c)
+	r.digests.Store(c.digest, c)
 	switch {
 	case r.closures.session(c.id), r.closures.endpoint(c.rec.endpoint()):
 		c.discard(ErrClosed)
@@ -241,5 +276,6 @@ func (c *hostedCopy) serve() error {
 	}
 	r.lags.clear(c.id)
 	r.needSweeper()
+	r.hints.start()
 	return nil
 }

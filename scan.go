@@ -11,6 +11,7 @@ type rawID []byte
 // A message is what the library must know of a JSON-RPC message: its method and
 // id, found without decoding the rest. The slices point into the body.
 type message struct {
+	raw       []byte // the whole message
 	hasMethod bool
 	method    []byte // unquoted
 	id        rawID  // nil: none, or null
@@ -126,6 +127,11 @@ func scanBatch(b []byte, i int, s *scanned) (end int) {
 
 // scanMessage reads the object at b[i] into m and returns where it ends, or -1.
 func scanMessage(b []byte, i int, m *message) (end int) {
+	defer func() {
+		if end >= 0 {
+			m.raw = b[i:end]
+		}
+	}()
 	return scanObject(b, i, func(key, value []byte) bool {
 		switch string(key) {
 		case "method":

@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sync/singleflight"
 )
 
@@ -75,10 +76,19 @@ type Binding struct {
 // A Session is one copy of a session on this replica, as the factory and the
 // handlers see it. Its methods may be called at any time, by anyone.
 type Session struct {
+	r       *Replica
+	c       *hostedCopy // nil for Options.Ended
 	digest  sessionDigest
 	rec     *record
 	resumed bool
 	ctx     context.Context
+	local   localData
+}
+
+// localData is what LoadOrStore keeps where there is no store.
+type localData struct {
+	mu  sync.Mutex
+	raw []byte // guarded by mu
 }
 
 type sessionKey struct{}
@@ -122,6 +132,7 @@ type Replica struct {
 	now func() time.Time
 
 	copies   sync.Map // session ID -> *hostedCopy, those that serve
+	digests  sync.Map // sessionDigest -> *hostedCopy, the same
 	creating singleflight.Group
 	ids      idArmory
 	stats    counters
@@ -130,6 +141,12 @@ type Replica struct {
 	holds    holds
 	closures closures
 	lags     lags
+	hints    hints
+	asks     asks
+	notes    notes
+
+	events   []mcp.EventStore // of all handlers; guarded by eventsMu
+	eventsMu sync.Mutex
 
 	unusables sync.Map // digests of records that were logged as unusable
 
@@ -158,6 +175,12 @@ func New(opts Options) (*Replica, error) {
 		r.log.Info("sessionshare: sharing sessions", "store", r.store.abilities())
 	}
 	r.closures.init(r)
+	r.hints = hints{r: r, self: newTag(replicaTag), pulse: make(chan struct{}, 1)}
+	r.asks = asks{r: r, wake: make(chan struct{}, 1)}
+	r.notes = notes{r: r}
+	if r.store != nil {
+		r.hints.pub, _ = as[PubSub](opts.Store)
+	}
 	return r, nil
 }
 
@@ -167,15 +190,27 @@ func (r *Replica) GetSessionID() string { return r.ids.take() }
 
 // recheckInterval returns how often marks are read; negative: for every request.
 func (r *Replica) recheckInterval() time.Duration {
-	if r.opts.RecheckInterval == 0 {
-		return DefaultRecheckInterval
+	switch {
+	case r.opts.RecheckInterval != 0:
+		return r.opts.RecheckInterval
+	case r.hints.up.Load():
+		return min(hintedRecheck, r.opts.UnverifiedLimit/2)
 	}
-	return r.opts.RecheckInterval
+	return DefaultRecheckInterval
 }
 
 // lookup returns the copy that serves sessionID here, if any.
 func (r *Replica) lookup(sessionID string) (*hostedCopy, bool) {
 	v, ok := r.copies.Load(sessionID)
+	if !ok {
+		return nil, false
+	}
+	return v.(*hostedCopy), true
+}
+
+// byDigest is lookup by digest, for hints.
+func (r *Replica) byDigest(d sessionDigest) (*hostedCopy, bool) {
+	v, ok := r.digests.Load(d)
 	if !ok {
 		return nil, false
 	}

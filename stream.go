@@ -2,54 +2,72 @@ package sessionshare
 
 import (
 	"context"
-	"crypto/rand"
+	"errors"
 	"net/http"
 	"strings"
+	"sync"
+	"time"
 )
 
-// A clientStream is one GET that is served on a copy.
+var errEventLarge = errors.New("sessionshare: event too large")
+
+// A clientStream is one GET on a copy: a client's, or the library's own, which
+// forwards to the replica that holds the client's (see forward.go).
 type clientStream struct {
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the GET has left the SDK
+	c       *hostedCopy
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when the GET has left the SDK
+	own     bool          // the library's own
+	taken   bool          // ended because the client has a newer one on another replica; c.mu
+	w       *streamWriter // of a client's
+	nonce   string        // tells the client's streams apart
+	inbox   chan string   // what other replicas have for it, see listen.go
+	claimed time.Time     // when the store was last to be told that it is here; c.mu
+	told    time.Time     // when the store last took that; zero: never; c.mu
 }
 
-// openStream makes ctx, the context of a GET, the newest one for key: an earlier
-// GET for the same stream is ended and waited for, so that a client which
-// reconnects never sees the SDK's 409. It returns ok false if the copy is ending.
-// The caller must call done when the GET has left the SDK.
-func (c *hostedCopy) openStream(ctx context.Context, key string) (_ context.Context, done func(), ok bool) {
-	ctx, cancel := context.WithCancel(ctx)
-	s := &clientStream{cancel: cancel, done: make(chan struct{})}
+// openStream makes s the newest stream for key: an earlier one for the same key is
+// ended and waited for, so that a client which reconnects never sees the SDK's
+// 409. It returns false if the copy is ending, or s is not wanted any more. The
+// caller must call closeStream when the GET has left the SDK.
+func (c *hostedCopy) openStream(key string, s *clientStream) bool {
 	c.mu.Lock()
 	if c.ending {
 		c.mu.Unlock()
-		cancel()
-		return nil, nil, false
+		return false
+	}
+	before := c.streams[key]
+	if before != nil && s.own {
+		c.mu.Unlock()
+		return false
 	}
 	if c.streams == nil {
 		c.streams = map[string]*clientStream{}
 	}
-	before := c.streams[key]
 	c.streams[key] = s
 	c.mu.Unlock()
 	if c.r.draining.Load() {
-		cancel() // Drain may have come before this stream was to be seen
+		s.cancel() // Drain may have come before s was to be seen
 	}
 	if before != nil {
 		before.cancel()
 		<-before.done
 	}
-	return ctx, func() {
-		now := c.r.now()
-		cancel()
-		c.mu.Lock()
-		if c.streams[key] == s {
-			delete(c.streams, key)
-		}
+	return true
+}
+
+func (c *hostedCopy) closeStream(key string, s *clientStream) {
+	now := c.r.now()
+	s.cancel()
+	c.mu.Lock()
+	if c.streams[key] == s {
+		delete(c.streams, key)
+	}
+	if !s.own {
 		c.used = now
-		c.mu.Unlock()
-		close(s.done)
-	}, true
+	}
+	c.mu.Unlock()
+	close(s.done)
 }
 
 // endStreams ends all streams of the copy.
@@ -61,103 +79,197 @@ func (c *hostedCopy) endStreams() {
 	}
 }
 
-func (c *hostedCopy) hasStream() bool {
+// listening reports whether a client has a stream open here. c.mu is held.
+func (c *hostedCopy) listening() bool {
+	for _, s := range c.streams {
+		if !s.own {
+			return true
+		}
+	}
+	return false
+}
+
+// reachable reports whether what the copy sends outside a call gets anywhere.
+func (c *hostedCopy) reachable() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.streams) > 0
+	return c.streams[""] != nil
 }
 
-// Every stream begins with a block that has an id and no data. Without it the
-// SDK's Go client gives a session up at the sixth end of its stream; with it, the
-// stream has made progress. The id is new each time, for the same reason. It
-// carries the Last-Event-ID that the client asked for, so that a stream which
-// could not be served now is asked for again.
-const blockMark = "~"
-
-func blockID(lastEventID string) string {
-	id := blockMark + rand.Text()[:10]
-	if lastEventID != "" && len(lastEventID) <= maxLastEventID {
-		id += blockMark + lastEventID
+// serveGET serves a GET on c. It returns false, with nothing written, if the
+// copy's SDK session turned out to be gone.
+func (h *handler) serveGET(c *hostedCopy, w http.ResponseWriter, req *http.Request) bool {
+	given := req.Header.Get(headerLastEventID)
+	if h.r.draining.Load() {
+		emptyStream(w, given)
+		return true
 	}
-	return id
-}
-
-// maxLastEventID bounds what is carried along.
-const maxLastEventID = 512
-
-// eventAsked returns the event ID that a client means by its Last-Event-ID, ""
-// for a fresh stream.
-func eventAsked(lastEventID string) string {
-	if !strings.HasPrefix(lastEventID, blockMark) {
-		return lastEventID
+	ask := c.askedFor(given)
+	ctx, cancel := context.WithCancel(req.Context())
+	defer cancel()
+	sw := &streamWriter{ResponseWriter: w, c: c, ask: ask, given: given}
+	s := &clientStream{c: c, cancel: cancel, done: make(chan struct{}), w: sw, nonce: newTag(8), inbox: make(chan string, inboxSize)}
+	if ask.stream == "" {
+		sw.merged = map[string]*merging{}
+		sw.kick, sw.open = make(chan struct{}, 1), make(chan struct{})
+		c.slowDown(ctx, sw)
 	}
-	_, carried, _ := strings.Cut(lastEventID[1:], blockMark)
-	return carried
+	if !c.openStream(ask.stream, s) {
+		if !sw.began {
+			return false
+		}
+		return true // the client comes again
+	}
+	defer c.closeStream(ask.stream, s)
+	if ctx.Err() != nil {
+		sw.start() // a newer GET came while we waited for an older one
+		return true
+	}
+	req = req.Clone(ctx)
+	req.Header.Del(headerLastEventID)
+	if ask.event != "" {
+		req.Header.Set(headerLastEventID, ask.event)
+	}
+	if ask.stream == "" {
+		defer s.tendFrom(ctx)()
+	}
+	c.sdk.ServeHTTP(sw, req)
+	return sw.finish()
 }
 
-func writeBlock(w http.ResponseWriter, lastEventID string) {
-	_, _ = w.Write([]byte("id: " + blockID(lastEventID) + "\n\n"))
+// finish ends the answer. It returns false if the SDK session is gone and nothing
+// was written.
+func (w *streamWriter) finish() (served bool) {
+	w.mu.Lock()
+	refused, began := w.refused, w.began
+	w.mu.Unlock()
+	switch refused {
+	case http.StatusNotFound:
+		if !began {
+			forgetError(w.Header())
+			return false
+		}
+	case http.StatusBadRequest, http.StatusConflict:
+		// What cannot be replayed here is no reason to end the session. Another
+		// replica may be able to.
+		if !began {
+			forgetError(w.Header())
+			emptyStream(w.ResponseWriter, w.given)
+		}
+	}
+	return true
 }
 
-// emptyStream answers a GET that cannot be served: all clients reopen a stream
-// that has ended, and none survives an error.
-func emptyStream(w http.ResponseWriter, lastEventID string) {
-	streamHeader(w.Header())
-	w.WriteHeader(http.StatusOK)
-	writeBlock(w, eventAsked(lastEventID))
-	_ = http.NewResponseController(w).Flush()
-}
-
-func streamHeader(h http.Header) {
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-cache, no-transform")
-	h.Set("Connection", "keep-alive")
-}
-
-// A streamWriter is the ResponseWriter of a GET. It puts the block before
-// everything else and catches errors that clients do not survive.
+// A streamWriter is the ResponseWriter of a client's GET. It puts the block before
+// everything else, catches errors that clients do not survive, and lets others
+// write between the SDK's events.
 type streamWriter struct {
 	http.ResponseWriter
-	lastEventID string // as asked for
-	began       bool
-	refused     int // a status that was caught
+	c     *hostedCopy
+	ask   streamAsk
+	given string        // Last-Event-ID as it came
+	kick  chan struct{} // wakes tend; nil for the stream of a call
+	open  chan struct{} // closed when the stream has begun; nil likewise
+
+	mu      sync.Mutex // guards all below, and writing
+	began   bool
+	refused int // a status that was caught
+	split   sseSplitter
+	merged  map[string]*merging
+	wrote   time.Time
 }
 
 func (w *streamWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *streamWriter) WriteHeader(status int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writeHeader(status)
+}
+
+// writeHeader is WriteHeader. w.mu is held.
+func (w *streamWriter) writeHeader(status int) {
 	switch {
-	case w.began || w.refused != 0:
-		return
-	case status == http.StatusOK:
-		w.began = true
-		w.ResponseWriter.WriteHeader(status)
-		writeBlock(w.ResponseWriter, w.lastEventID)
-	case status == http.StatusNotFound, status == http.StatusConflict, status == http.StatusBadRequest && w.lastEventID != "":
+	case w.refused != 0:
+	case status == http.StatusNotFound, status == http.StatusConflict,
+		status == http.StatusBadRequest && w.ask.event != "":
 		w.refused = status
+	case w.began:
+	case status == http.StatusOK:
+		w.begin()
 	default:
 		w.began = true
 		w.ResponseWriter.WriteHeader(status)
 	}
 }
 
+// begin sends the header and the block. w.mu is held.
+func (w *streamWriter) begin() {
+	w.began, w.wrote = true, w.c.r.now()
+	w.ResponseWriter.WriteHeader(http.StatusOK)
+	writeBlock(w.ResponseWriter, w.ask.again())
+	_ = http.NewResponseController(w.ResponseWriter).Flush()
+	if w.open != nil {
+		close(w.open)
+	}
+}
+
+// start begins the answer before the SDK does.
+func (w *streamWriter) start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.began && w.refused == 0 {
+		streamHeader(w.Header())
+		w.begin()
+	}
+}
+
 func (w *streamWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.refused != 0 {
 		return len(b), nil
 	}
 	if !w.began {
-		w.WriteHeader(http.StatusOK)
+		w.writeHeader(http.StatusOK)
 	}
-	return w.ResponseWriter.Write(b)
+	if !strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream") {
+		return w.ResponseWriter.Write(b)
+	}
+	if err := w.split.split(b, w.event); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// event sends one event of the SDK's. w.mu is held.
+func (w *streamWriter) event(text []byte) error {
+	out, e := w.c.clientEvent(text)
+	if w.ask.stream == "" {
+		w.c.sawEvent(e.id)
+	}
+	if w.merge(e.data) {
+		return nil
+	}
+	return w.send(out)
+}
+
+// send writes text. w.mu is held.
+func (w *streamWriter) send(text []byte) error {
+	w.wrote = w.c.r.now()
+	_, err := w.ResponseWriter.Write(text)
+	return err
 }
 
 // FlushError serves http.ResponseController.
 func (w *streamWriter) FlushError() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.refused != 0 {
 		return nil
 	}
 	if !w.began {
-		w.WriteHeader(http.StatusOK)
+		w.writeHeader(http.StatusOK)
 	}
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
@@ -167,42 +279,4 @@ func (w *streamWriter) FlushError() error {
 func forgetError(h http.Header) {
 	h.Del("Content-Type")
 	h.Del("X-Content-Type-Options")
-}
-
-// serveGET serves a GET on c. It returns false, with nothing written, if the
-// copy's SDK session turned out to be gone.
-func (h *handler) serveGET(c *hostedCopy, w http.ResponseWriter, req *http.Request) bool {
-	given := req.Header.Get(headerLastEventID)
-	asked := eventAsked(given)
-	if h.r.draining.Load() {
-		emptyStream(w, given)
-		return true
-	}
-	key, _, _ := strings.Cut(asked, "_")
-	ctx, done, ok := c.openStream(req.Context(), key)
-	if !ok {
-		return false
-	}
-	defer done()
-	if ctx.Err() != nil {
-		emptyStream(w, given) // a newer GET came while we waited for an older one
-		return true
-	}
-	req = req.Clone(ctx)
-	req.Header.Del(headerLastEventID)
-	if asked != "" {
-		req.Header.Set(headerLastEventID, asked)
-	}
-	sw := &streamWriter{ResponseWriter: w, lastEventID: asked}
-	c.sdk.ServeHTTP(sw, req)
-	switch sw.refused {
-	case http.StatusNotFound:
-		forgetError(w.Header())
-		return false
-	case http.StatusBadRequest, http.StatusConflict:
-		// What cannot be replayed here is no reason to end the session.
-		forgetError(w.Header())
-		emptyStream(w, "")
-	}
-	return true
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -36,6 +37,7 @@ type sweeper struct {
 	running bool // guarded by mu
 
 	readers chan struct{} // one for each goroutine that looks at the store
+	cancels atomic.Bool   // a goroutine looks for cancellations
 }
 
 // needSweeper makes sure that the sweeper runs. Called after something was
@@ -63,6 +65,7 @@ func (r *Replica) sweep() {
 		case <-tick.C:
 		}
 		r.sweepCopies()
+		r.sweepCalls()
 		r.closures.retry()
 		if r.store != nil && r.store.sweeper != nil && !r.now().Before(nextStore) {
 			nextStore = r.now().Add(jitter(storeSweep))
@@ -120,6 +123,25 @@ func (r *Replica) sweepCopies() {
 	})
 }
 
+// sweepCalls looks for cancellations of calls that have run for a while.
+func (r *Replica) sweepCalls() {
+	if r.store == nil {
+		return
+	}
+	now := r.now()
+	var calls []longCall
+	r.hosted(func(c *hostedCopy) bool {
+		calls = append(calls, c.longCalls(now, cancelTick)...)
+		return true
+	})
+	if len(calls) > 0 && r.sweeper.cancels.CompareAndSwap(false, true) {
+		r.owned.run(func() {
+			defer r.sweeper.cancels.Store(false)
+			r.lookForCancels(calls)
+		})
+	}
+}
+
 type chore int
 
 const (
@@ -148,12 +170,12 @@ func (c *hostedCopy) chore(now time.Time, mayRead bool) chore {
 		}
 		c.looking, c.looked = true, now
 		return choreSave
-	case c.r.store != nil && !busy && c.owed.IsZero() && unused >= opts.EvictAfter:
+	case c.r.store != nil && !busy && c.owed.IsZero() && !c.stateOwed.Load() && unused >= opts.EvictAfter:
 		return choreEvict
 	case !mayRead || c.looking || !c.checkable():
 		return choreNone
 	case busy && since(now, c.looked) >= busyRecheck,
-		!c.owed.IsZero() && since(now, c.looked) >= max(c.r.recheckInterval(), sweepTick):
+		(!c.owed.IsZero() || c.stateOwed.Load()) && since(now, c.looked) >= max(c.r.recheckInterval(), sweepTick):
 		c.looking, c.looked = true, now
 		return choreRecheck
 	}

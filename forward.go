@@ -1,0 +1,273 @@
+package sessionshare
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// What a copy sends outside a call goes to the session's stream, which may be on
+// another replica. Where hints are up, the library then holds the SDK's one GET of
+// the copy and forwards what appears on it to the holder: a notification that says
+// no more than "look again" in a hint, anything else through the store, named by
+// a hint. Without hints nothing holds that GET, and sending fails as it does in
+// the SDK without a stream: at once, and visibly.
+
+const outTTL = time.Minute
+
+// follow makes the copy forward to the replica holder; "" to nobody.
+func (c *hostedCopy) follow(holder string) {
+	if holder == c.r.hints.self || !c.r.hints.up.Load() {
+		holder = ""
+	}
+	c.mu.Lock()
+	c.holder = holder
+	own := c.streams[""]
+	if own != nil && !own.own {
+		own = nil
+	}
+	start := holder != "" && c.streams[""] == nil && !c.ending && c.session != nil
+	c.mu.Unlock()
+	switch {
+	case start:
+		ctx, cancel := context.WithCancel(context.Background())
+		s := &clientStream{c: c, cancel: cancel, done: make(chan struct{}), own: true}
+		if !c.openStream("", s) {
+			cancel()
+			return
+		}
+		c.r.owned.run(func() {
+			defer c.closeStream("", s)
+			req := c.internalRequest(nil)
+			req.Method, req.Body = http.MethodGet, http.NoBody
+			c.sdk.ServeHTTP(&forwarder{c: c, header: http.Header{}}, withCancel(req, ctx))
+		})
+	case holder == "" && own != nil:
+		own.cancel()
+	}
+}
+
+// withCancel returns req with its context's values, ending with ctx.
+func withCancel(req *http.Request, ctx context.Context) *http.Request {
+	return req.WithContext(valuesOf{ctx, req.Context()})
+}
+
+type valuesOf struct {
+	context.Context
+	values context.Context
+}
+
+func (v valuesOf) Value(key any) any { return v.values.Value(key) }
+
+// A forwarder is the ResponseWriter of the library's own GET on a copy.
+type forwarder struct {
+	c      *hostedCopy
+	header http.Header
+	split  sseSplitter
+}
+
+func (f *forwarder) Header() http.Header { return f.header }
+func (f *forwarder) WriteHeader(int)     {}
+func (f *forwarder) Flush()              {}
+
+// Write is called by the SDK for one event at a time, in order. It fails if the
+// message was not handed on, so that who sent it knows.
+func (f *forwarder) Write(b []byte) (int, error) {
+	if err := f.split.split(b, f.event); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+var errNoHolder = errors.New("sessionshare: the session has no stream")
+
+func (f *forwarder) event(text []byte) error {
+	e := parseEvent(text)
+	c := f.c
+	c.sawEvent(e.id)
+	if len(e.data) == 0 {
+		return nil
+	}
+	data := c.outgoing(e.data)
+	c.mu.Lock()
+	holder := c.holder
+	c.forwarded++
+	n := c.forwarded
+	c.mu.Unlock()
+	switch {
+	case holder == "":
+		return errNoHolder
+	case mergeable(data):
+		c.r.notes.add(holder, string(data), c.digest)
+		return nil
+	case len(data) > maxRelayed:
+		c.r.log.Warn("sessionshare: a message for the client's stream on another replica is too large", "session", c.Digest(), "bytes", len(data))
+		return errEventLarge
+	}
+	key := c.r.keys.out(c.digest, c.tag, n)
+	if err := c.r.store.put(context.Background(), key, bytes.Clone(data), outTTL); err != nil {
+		return err
+	}
+	c.r.hints.publish(context.Background(), holder, hintOut, string(c.digest)+" "+strings.TrimPrefix(key, c.r.keys.prefix))
+	return nil
+}
+
+// receiveOut is called for a hint that a message for the client's stream is in
+// the store.
+func (c *hostedCopy) receiveOut(key string) {
+	if !strings.HasPrefix(key, keyOut+string(c.digest)+".") || len(key) > MaxKeyBytes {
+		return
+	}
+	if !c.toStream(key) {
+		c.r.owned.run(func() { c.redirect(key) })
+	}
+}
+
+// toStream hands item to the client's stream here, and reports false if there is
+// none.
+func (c *hostedCopy) toStream(item string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.streams[""]
+	if s == nil || s.own {
+		return false
+	}
+	select {
+	case s.inbox <- item:
+	default:
+		c.r.log.Warn("sessionshare: a client's stream does not keep up, a message is dropped", "session", c.Digest())
+	}
+	return true
+}
+
+// redirect sends a hint on to where the client's stream has gone.
+func (c *hostedCopy) redirect(key string) {
+	ctx := context.Background()
+	values, err := c.r.store.get(ctx, c.r.keys.stream(c.digest))
+	if err != nil || len(values[0]) <= replicaTag {
+		return
+	}
+	if holder := string(values[0][:replicaTag]); holder != c.r.hints.self {
+		c.r.hints.publish(ctx, holder, hintOut, string(c.digest)+" "+key)
+	}
+}
+
+// receive sends what is in the inbox: keys of messages, and notifications. It
+// returns false if the client is not reached.
+func (s *clientStream) receive(ctx context.Context, first string) bool {
+	items := []string{first}
+	for more := true; more && len(items) < maxBatch; {
+		select {
+		case item := <-s.inbox:
+			items = append(items, item)
+		default:
+			more = false
+		}
+	}
+	prefix := s.c.r.keys.prefix
+	var keys []string
+	for _, item := range items {
+		if item[0] != '{' {
+			keys = append(keys, prefix+item)
+		}
+	}
+	var values [][]byte
+	if len(keys) > 0 {
+		var err error
+		if values, err = s.c.r.store.get(ctx, keys...); err != nil {
+			s.c.r.log.Warn("sessionshare: messages from another replica cannot be read", "session", s.c.Digest(), "error", err)
+			values = make([][]byte, len(keys))
+		}
+	}
+	at := 0
+	for _, item := range items {
+		data := []byte(item)
+		if item[0] != '{' {
+			data = values[at]
+			at++
+		}
+		if len(data) > 0 && s.w.forwarded(data) != nil {
+			return false
+		}
+	}
+	if len(keys) > 0 {
+		s.c.r.owned.run(func() {
+			for _, key := range keys {
+				_ = s.c.r.store.delete(context.Background(), key)
+			}
+		})
+	}
+	return true
+}
+
+// notes gathers notifications that travel in hints: what one change has made many
+// sessions say goes out as few hints.
+type notes struct {
+	r *Replica
+
+	mu      sync.Mutex // guards all below
+	pending map[noteKey][]sessionDigest
+}
+
+type noteKey struct{ holder, data string }
+
+const (
+	// noteDelay is how long notifications gather.
+	noteDelay = 2 * time.Millisecond
+
+	digestLen = 64
+)
+
+func (k *notes) add(holder, data string, d sessionDigest) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pending == nil {
+		k.pending = map[noteKey][]sessionDigest{}
+		k.r.owned.run(func() {
+			time.Sleep(noteDelay)
+			k.flush()
+		})
+	}
+	key := noteKey{holder, data}
+	k.pending[key] = append(k.pending[key], d)
+}
+
+func (k *notes) flush() {
+	k.mu.Lock()
+	pending := k.pending
+	k.pending = nil
+	k.mu.Unlock()
+	for key, digests := range pending {
+		seen := map[sessionDigest]bool{}
+		about := []byte(key.data + "\n")
+		for _, d := range digests {
+			if seen[d] {
+				continue
+			}
+			seen[d] = true
+			if 1+len(about)+digestLen > maxHint {
+				k.r.hints.publish(context.Background(), key.holder, hintNotes, string(about))
+				about = []byte(key.data + "\n")
+			}
+			about = append(about, d...)
+		}
+		k.r.hints.publish(context.Background(), key.holder, hintNotes, string(about))
+	}
+}
+
+// receiveNotes takes notifications out of a hint.
+func (r *Replica) receiveNotes(about string) {
+	data, digests, ok := strings.Cut(about, "\n")
+	if !ok || !mergeable([]byte(data)) {
+		return
+	}
+	for ; len(digests) >= digestLen; digests = digests[digestLen:] {
+		if c, ok := r.byDigest(sessionDigest(digests[:digestLen])); ok {
+			c.toStream(data)
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package sessionshare
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+const (
+	// inboxSize is how much another replica may have for a stream at a time.
+	inboxSize = 1024
+
+	// mergeWindow is the time in which a repeated notification is merged into one.
+	mergeWindow = 500 * time.Millisecond
+
+	// streamTTL is for how long the store knows where a client's stream is. It is
+	// told again with every recheck in the background.
+	streamTTL = 3 * busyRecheck
+)
+
+// tend looks after a client's stream: it sends what other replicas have for it,
+// what was merged, and comments while it is silent. It ends with ctx, the
+// stream's, and ends the stream when nothing gets through to the client.
+func (s *clientStream) tend(ctx context.Context) {
+	select {
+	case <-s.w.open:
+	case <-ctx.Done():
+		return // it was never a stream
+	}
+	s.claim(ctx)
+	defer s.release()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case key := <-s.inbox:
+			if !s.receive(ctx, key) {
+				s.cancel()
+				return
+			}
+		case <-s.w.kick:
+		case <-timer.C:
+		}
+		next, err := s.w.tend(s.c.r.opts.StreamHeartbeat)
+		if err != nil {
+			s.cancel()
+			return
+		}
+		timer.Reset(next)
+	}
+}
+
+// tendFrom starts tend, and returns what ends it.
+func (s *clientStream) tendFrom(ctx context.Context) (end func()) {
+	tended := make(chan struct{})
+	s.c.r.owned.run(func() {
+		defer close(tended)
+		s.tend(ctx)
+	})
+	return func() {
+		s.cancel()
+		<-tended
+	}
+}
+
+// claim tells the store, and with a hint the others, that the client's stream is
+// here.
+func (s *clientStream) claim(ctx context.Context) {
+	r := s.c.r
+	if r.store == nil {
+		return
+	}
+	s.c.mu.Lock()
+	s.claimed = r.now()
+	s.c.mu.Unlock()
+	if r.store.put(ctx, r.keys.stream(s.c.digest), []byte(r.hints.self+"."+s.nonce), streamTTL) == nil {
+		s.c.mu.Lock()
+		s.told = r.now()
+		s.c.mu.Unlock()
+		r.hints.publish(ctx, "", hintLook, string(s.c.digest))
+	}
+}
+
+// release takes the claim back when the stream has ended, unless the client has a
+// newer one.
+func (s *clientStream) release() {
+	r := s.c.r
+	s.c.mu.Lock()
+	taken := s.taken || s.c.streams[""] != s
+	s.c.mu.Unlock()
+	if r.store == nil || taken {
+		return
+	}
+	ctx := context.Background()
+	key := r.keys.stream(s.c.digest)
+	values, err := r.store.get(ctx, key)
+	if err != nil || string(values[0]) != r.hints.self+"."+s.nonce {
+		return
+	}
+	if r.store.delete(ctx, key) == nil {
+		r.hints.publish(ctx, "", hintLook, string(s.c.digest))
+	}
+}
+
+// sawStream acts on what a recheck, which began at began, read about where the
+// client's stream is.
+func (c *hostedCopy) sawStream(ctx context.Context, began time.Time, value []byte) {
+	holder := ""
+	if len(value) > replicaTag && value[replicaTag] == '.' {
+		holder = string(value[:replicaTag])
+	}
+	now := c.r.now()
+	c.mu.Lock()
+	s := c.streams[""]
+	mine := s != nil && !s.own
+	claim := mine && (since(now, s.claimed) >= busyRecheck ||
+		s.told.IsZero() && since(now, s.claimed) > c.r.opts.StoreTimeout ||
+		holder == "" && began.After(s.told))
+	if mine && holder != "" && holder != c.r.hints.self && !s.told.IsZero() && began.After(s.told) && !s.taken {
+		// The client has a newer one there.
+		s.taken = true
+		c.takes, c.takenAt = c.takes+1, now
+		s.cancel()
+		claim = false
+	}
+	c.mu.Unlock()
+	switch {
+	case claim:
+		s.claim(ctx)
+	case mine:
+	default:
+		c.follow(holder)
+	}
+}
+
+// A merging is a notification that was sent just now; the same within the window
+// is sent once more, at its end.
+type merging struct {
+	until time.Time
+	again bool
+}
+
+// merge reports whether data need not be sent now. w.mu is held.
+func (w *streamWriter) merge(data []byte) bool {
+	if w.merged == nil || !mergeable(data) {
+		return false
+	}
+	now := w.c.r.now()
+	m := w.merged[string(data)]
+	if m == nil {
+		w.merged[string(data)] = &merging{until: now.Add(mergeWindow)}
+		w.wake()
+		return false
+	}
+	if !m.again {
+		m.again = true
+		w.wake()
+	}
+	return true
+}
+
+func (w *streamWriter) wake() {
+	select {
+	case w.kick <- struct{}{}:
+	default:
+	}
+}
+
+// tend sends what is due and returns when to come again.
+func (w *streamWriter) tend(heartbeat time.Duration) (next time.Duration, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.c.r.now()
+	next = time.Hour
+	flush := false
+	for data, m := range w.merged {
+		if left := m.until.Sub(now); left > 0 {
+			next = min(next, left)
+			continue
+		}
+		if !m.again {
+			delete(w.merged, data)
+			continue
+		}
+		m.again, m.until = false, now.Add(mergeWindow)
+		next = min(next, mergeWindow)
+		flush = true
+		if err := w.send(eventOf([]byte(data))); err != nil {
+			return 0, err
+		}
+	}
+	if heartbeat > 0 {
+		if since(now, w.wrote) >= heartbeat {
+			flush = true
+			rc := http.NewResponseController(w.ResponseWriter)
+			_ = rc.SetWriteDeadline(time.Now().Add(heartbeat))
+			defer func() { _ = rc.SetWriteDeadline(time.Time{}) }()
+			if err := w.send([]byte(": \n\n")); err != nil {
+				return 0, err
+			}
+		}
+		next = min(next, heartbeat-since(now, w.wrote))
+	}
+	if flush {
+		if err := http.NewResponseController(w.ResponseWriter).Flush(); err != nil && !isUnsupported(err) {
+			return 0, err
+		}
+	}
+	return max(next, time.Millisecond), nil
+}
+
+// forwarded sends data that another replica's copy has for the client.
+func (w *streamWriter) forwarded(data []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refused != 0 || w.merge(data) {
+		return nil
+	}
+	if !w.began {
+		streamHeader(w.Header())
+		w.begin()
+	}
+	if err := w.send(eventOf(data)); err != nil {
+		return err
+	}
+	if err := http.NewResponseController(w.ResponseWriter).Flush(); err != nil && !isUnsupported(err) {
+		return err
+	}
+	return nil
+}
