@@ -167,24 +167,10 @@ func (h *handler) serveOn(c *hostedCopy, w http.ResponseWriter, req *http.Reques
 // admit takes a use of the copy that serves the session, making it if need be.
 // It returns neither copy nor error if the copy has ended meanwhile.
 func (h *handler) admit(req *http.Request, b *body, id, principal string, endpoint Endpoint) (*hostedCopy, error) {
-	r := h.r
-	if c, ok := r.lookup(id); ok {
-		if err := r.bound(c, principal, endpoint); err != nil {
-			return nil, err
-		}
-		if look, ok := c.enter(r.now()); ok {
-			if look == lookNone {
-				return c, nil
-			}
-			if err := c.recheck(req.Context(), look, true); err != nil {
-				c.leave()
-				return nil, err
-			}
-			return c, nil
-		}
-		r.copies.CompareAndDelete(id, c) // it is ending: as if not hosted
+	if c, err := h.r.use(req, id, principal, endpoint); c != nil || err != nil {
+		return c, err
 	}
-	found, err := r.find(req, id, principal, endpoint)
+	found, err := h.r.find(req, id, principal, endpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -192,12 +178,29 @@ func (h *handler) admit(req *http.Request, b *body, id, principal string, endpoi
 	if err := h.resume(req, id, found, greets); err != nil {
 		return nil, err
 	}
+	return h.r.use(req, id, principal, endpoint)
+}
+
+// use takes a use of the copy that serves the session here, after the look that
+// is due. It returns neither copy nor error if there is none.
+func (r *Replica) use(req *http.Request, id, principal string, endpoint Endpoint) (*hostedCopy, error) {
 	c, ok := r.lookup(id)
 	if !ok {
 		return nil, nil
 	}
-	if _, ok := c.enter(r.now()); !ok {
+	if err := r.bound(c, principal, endpoint); err != nil {
+		return nil, err
+	}
+	look, ok := c.enter(r.now())
+	if !ok {
+		r.copies.CompareAndDelete(id, c) // it is ending: as if not hosted
 		return nil, nil
+	}
+	if look != lookNone {
+		if err := c.recheck(req.Context(), look, true); err != nil {
+			c.leave()
+			return nil, err
+		}
 	}
 	return c, nil
 }

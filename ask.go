@@ -144,6 +144,7 @@ type asks struct {
 	mu      sync.Mutex // guards all below
 	out     map[askKey]*asked
 	running bool
+	fresh   bool // a question was added: pauses are short again
 	wake    chan struct{}
 }
 
@@ -183,7 +184,9 @@ func (k *asks) add(c *hostedCopy, number string, token []byte) {
 	if !k.running {
 		k.running = true
 		k.r.owned.run(k.run)
+		return
 	}
+	k.fresh = true
 	k.poke()
 }
 
@@ -246,6 +249,11 @@ func (k *asks) run() {
 			timer.Stop()
 		}
 		k.mu.Lock()
+		if k.fresh {
+			k.fresh = false
+			k.mu.Unlock()
+			continue
+		}
 		if len(k.out) == 0 || k.r.owned.signalled() {
 			k.running = false
 			k.mu.Unlock()

@@ -51,9 +51,36 @@ type hints struct {
 	started atomic.Bool
 	up      atomic.Bool // a probe has come back lately
 
-	mu     sync.Mutex // guards all below
-	probed time.Time  // when the last probe came back
-	pulse  chan struct{}
+	pulse chan struct{} // a probe has come back
+
+	// missed are hints about sessions that are not hosted here: one may be about to
+	// be resumed from what was read before.
+	mu     sync.Mutex // guards missed
+	missed map[sessionDigest]struct{}
+}
+
+// maxMissed bounds the hints remembered for sessions that are not hosted here.
+const maxMissed = 4096
+
+func (k *hints) miss(d sessionDigest) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.missed == nil || len(k.missed) >= maxMissed {
+		k.missed = map[sessionDigest]struct{}{}
+	}
+	k.missed[d] = struct{}{}
+}
+
+// missedOne reports whether a hint was missed about a session that is hosted now.
+func (k *hints) missedOne(d sessionDigest) bool {
+	if k.pub == nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, missed := k.missed[d]
+	delete(k.missed, d)
+	return missed
 }
 
 // newTag returns a name nobody else has: n letters and digits that may stand in
@@ -216,6 +243,8 @@ func (k *hints) receive(msg []byte) {
 	case hintClosed, hintLook:
 		if c, ok := k.r.byDigest(sessionDigest(about)); ok {
 			c.lookSoon()
+		} else if len(about) == digestLen {
+			k.miss(sessionDigest(about))
 		}
 	case hintReply:
 		k.r.asks.look()

@@ -27,7 +27,9 @@ func (s *clientStream) tend(ctx context.Context) {
 	case <-ctx.Done():
 		return // it was never a stream
 	}
-	s.claim(ctx)
+	if s.claim(ctx) {
+		s.c.r.hints.publish(ctx, "", hintLook, string(s.c.digest))
+	}
 	defer s.release()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -65,23 +67,32 @@ func (s *clientStream) tendFrom(ctx context.Context) (end func()) {
 	}
 }
 
-// claim tells the store, and with a hint the others, that the client's stream is
-// here.
-func (s *clientStream) claim(ctx context.Context) {
+// claim tells the store that the client's stream is here, and reports whether it
+// took that.
+func (s *clientStream) claim(ctx context.Context) bool {
 	r := s.c.r
 	if r.store == nil {
-		return
+		return false
 	}
 	s.c.mu.Lock()
 	s.claimed = r.now()
 	s.c.mu.Unlock()
-	if r.store.put(ctx, r.keys.stream(s.c.digest), []byte(r.hints.self+"."+s.nonce), streamTTL) == nil {
-		s.c.mu.Lock()
-		s.told = r.now()
-		s.c.mu.Unlock()
-		r.hints.publish(ctx, "", hintLook, string(s.c.digest))
+	if r.store.put(ctx, r.keys.stream(s.c.digest), s.claimValue(), streamTTL) != nil {
+		return false
 	}
+	s.c.mu.Lock()
+	s.told = r.now()
+	s.c.mu.Unlock()
+	return true
 }
+
+// claimValue says who holds the stream: replica tag, then what tells streams
+// apart.
+func (s *clientStream) claimValue() []byte { return []byte(s.c.r.hints.self + "." + s.nonce) }
+
+// noClaim is what a claim is replaced by on a store that can swap, for a moment:
+// deleting might hit a newer one.
+const noClaim, noClaimTTL = "-", time.Second
 
 // release takes the claim back when the stream has ended, unless the client has a
 // newer one.
@@ -95,11 +106,15 @@ func (s *clientStream) release() {
 	}
 	ctx := context.Background()
 	key := r.keys.stream(s.c.digest)
-	values, err := r.store.get(ctx, key)
-	if err != nil || string(values[0]) != r.hints.self+"."+s.nonce {
+	var err error
+	if r.store.swapper != nil {
+		_, err = r.store.swap(ctx, key, s.claimValue(), []byte(noClaim), noClaimTTL)
+	} else if values, e := r.store.get(ctx, key); e != nil || string(values[0]) != string(s.claimValue()) {
 		return
+	} else {
+		err = r.store.delete(ctx, key)
 	}
-	if r.store.delete(ctx, key) == nil {
+	if err == nil {
 		r.hints.publish(ctx, "", hintLook, string(s.c.digest))
 	}
 }

@@ -101,7 +101,7 @@ func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) er
 	}
 	// A look that succeeded meanwhile on another goroutine counts.
 	doubt := c.inDoubt(c.r.now())
-	touch := err == nil && c.touchDue(began)
+	touch := err == nil && (active || !c.owed.IsZero()) && c.touchDue(began)
 	c.mu.Unlock()
 	switch {
 	case errors.Is(err, ErrGone):

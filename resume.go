@@ -277,5 +277,8 @@ func (c *hostedCopy) serve() error {
 	r.lags.clear(c.id)
 	r.needSweeper()
 	r.hints.start()
+	if r.hints.missedOne(c.digest) && c.resumed {
+		c.lookSoon()
+	}
 	return nil
 }
