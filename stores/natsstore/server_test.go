@@ -142,7 +142,20 @@ func (p *process) kill() {
 // stall stops the server as SIGSTOP does.
 func (p *process) stall() (resume func()) {
 	p.cmd.Process.Signal(syscall.SIGSTOP)
+	stopped(p.cmd.Process.Pid)
 	return func() { p.cmd.Process.Signal(syscall.SIGCONT) }
+}
+
+// stopped waits until a process that was sent SIGSTOP has stopped: the signal
+// takes a moment to arrive.
+func stopped(pid int) {
+	for range 1000 {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(stat), ") T ") {
+			return // there is no /proc, or it has stopped
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // settings are those that the README names.
