@@ -224,7 +224,7 @@ func (f *fleet) everywhere(want int, p *person, endpoint, sessionID string) {
 		require.Eventually(f.t, func() bool {
 			got, _ := f.status(i, p, endpoint, sessionID)
 			return got == want
-		}, sessionshare.DefaultRecheckInterval+sessionshare.DefaultStoreTimeout, 20*time.Millisecond, "gateway %d", i)
+		}, recheck+sessionshare.DefaultStoreTimeout, 20*time.Millisecond, "gateway %d", i)
 	}
 }
 

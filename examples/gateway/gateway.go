@@ -51,6 +51,8 @@ func newGateway(cfg config) (*gateway, error) {
 		OpenHeaders: []string{toolScope},
 		Check:       g.check,
 		Logger:      g.log,
+		// No hint tells of a revoked grant, so that check has to ask this often.
+		RecheckInterval: recheck,
 		// Principal is left to its default: the UserID that verify found.
 	})
 	if err != nil {
@@ -101,6 +103,9 @@ func (g *gateway) check(_ context.Context, b sessionshare.Binding) error {
 	}
 	return err
 }
+
+// recheck is for how long a session may outlive its grant.
+const recheck = 2 * time.Second
 
 // factoryTimeout bounds how long upstreams may take to be connected.
 const factoryTimeout = 5 * time.Second

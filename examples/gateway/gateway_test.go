@@ -7,8 +7,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
-
-	"github.com/sessionshare/sessionshare"
 )
 
 func toolNames(t *testing.T, cs *mcp.ClientSession) (names []string) {
@@ -179,7 +177,7 @@ func TestUpstreamConnectionsEndWithTheCopy(t *testing.T) {
 	require.Eventually(t, func() bool {
 		f.everywhere(http.StatusNotFound, bearer(token), "counted", cs.ID())
 		return count() == 0
-	}, 2*sessionshare.DefaultRecheckInterval, 50*time.Millisecond)
+	}, 2*recheck, 50*time.Millisecond)
 }
 
 // An upstream that was restarted has lost its sessions; those of the gateway go on.
