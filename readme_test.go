@@ -121,6 +121,8 @@ func TestReadmeNamesTestsThatExist(t *testing.T) {
 	names := regexp.MustCompile("`(Test\\w+|Fuzz\\w+|Benchmark\\w+)`").FindAllStringSubmatch(string(readme), -1)
 	require.NotEmpty(t, names)
 	for _, name := range names {
-		require.Contains(t, code.String(), "func "+name[1]+"(", "the README names a test that is not there")
+		if !strings.Contains(code.String(), "func "+name[1]+"(") {
+			t.Errorf("the README names %s, which is not there", name[1])
+		}
 	}
 }
