@@ -80,7 +80,8 @@ type post struct {
 	awaited  bool // internal, and its one handler has not begun
 
 	// handedOver says that a handler has ended the answer's stream on purpose
-	// (CloseSSEStream): the client takes the answer up with a GET.
+	// (CloseSSEStream): the client takes the answer up with a GET. Guarded by
+	// hostedCopy.mu.
 	handedOver bool
 }
 
@@ -166,7 +167,24 @@ func (c *hostedCopy) handlerBegins(req mcp.Request) *post {
 	if p == nil || !p.internal {
 		c.running++
 	}
+	if p != nil && c.h.events != nil && extra.CloseSSEStream != nil {
+		closeStream := extra.CloseSSEStream
+		extra.CloseSSEStream = func(args mcp.CloseSSEStreamArgs) {
+			c.mu.Lock()
+			p.handedOver = true
+			c.mu.Unlock()
+			closeStream(args)
+		}
+	}
 	return p
+}
+
+// unanswered reports whether a client still waits for an answer to p that cannot
+// come any more.
+func (c *hostedCopy) unanswered(p *post) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !p.handedOver
 }
 
 // postOf returns the post whose header a handler was shown. c.mu is held.

@@ -45,7 +45,7 @@ func (h *handler) servePOST(c *hostedCopy, w http.ResponseWriter, req *http.Requ
 	case pw.lost:
 		forgetError(w.Header())
 		h.r.answer(w, req, unsure("the SDK closed the session", ErrEvicted))
-	case pw.waiting > 0 && pw.status < 300 && req.Context().Err() == nil && !p.handedOver:
+	case pw.waiting > 0 && pw.status < 300 && req.Context().Err() == nil && c.unanswered(p):
 		pw.giveUp(p.calls)
 	}
 	return nil
