@@ -20,7 +20,7 @@ import (
 const (
 	DefaultDatabase   = "sessionshare"
 	DefaultCollection = "sessions"
-	DefaultTimeout    = 5 * time.Second
+	DefaultTimeout    = 2 * time.Second
 )
 
 // Options say how a [Store] works. The zero value, and nil, mean the defaults.

@@ -2,9 +2,11 @@ package natsstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
@@ -13,7 +15,13 @@ import (
 // Subscribe returns.
 const queue = 4096
 
+// pingInterval is how often a subscription asks whether the server is still
+// there, and how long it waits for the answer. The connection asks too, but
+// every two minutes if nobody has told it otherwise.
+const pingInterval = 5 * time.Second
+
 var (
+	errSilent  = errors.New("the server is silent, hints may have been missed")
 	errBroken  = errors.New("the connection broke, hints may have been missed")
 	errDropped = errors.New("deliver was too slow, hints were missed")
 )
@@ -35,7 +43,8 @@ func (s *Store) channel(name string) string {
 
 // Subscribe implements [sessionshare.PubSub]. The client would subscribe again
 // by itself after its connection broke, and nobody would know of the gap: so
-// Subscribe returns then, and when deliver is so slow that hints were dropped.
+// Subscribe returns then, when the server is silent, and when deliver is so slow
+// that hints were dropped.
 func (s *Store) Subscribe(ctx context.Context, channels []string, deliver func(channel string, msg []byte)) error {
 	if err := s.subscribe(ctx, channels, deliver); err != nil {
 		return failed(ctx, "subscribe", err)
@@ -59,7 +68,7 @@ func (s *Store) subscribe(ctx context.Context, channels []string, deliver func(c
 		if err != nil {
 			return err
 		}
-		return sub.run(ctx, deliver)
+		return sub.run(ctx, s.pingEvery, deliver)
 	case <-setup.Done():
 		go func() {
 			<-started
@@ -96,13 +105,23 @@ func (sub *subscription) start(ctx context.Context) error {
 	return sub.nc.FlushWithContext(ctx)
 }
 
-func (sub *subscription) run(ctx context.Context, deliver func(channel string, msg []byte)) error {
+func (sub *subscription) run(ctx context.Context, every time.Duration, deliver func(channel string, msg []byte)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silent := make(chan struct{})
+	go func() {
+		defer close(silent)
+		for sub.answers(ctx, every) {
+		}
+	}()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-sub.status:
 			return errBroken
+		case <-silent:
+			return cmp.Or(ctx.Err(), errSilent)
 		case m := <-sub.msgs:
 			deliver(sub.names[m.Subject], m.Data)
 			// A message is dropped only while the queue is full, and then it still
@@ -112,6 +131,19 @@ func (sub *subscription) run(ctx context.Context, deliver func(channel string, m
 			}
 		}
 	}
+}
+
+// answers says, after a while, whether the server answers. It does not once ctx
+// has ended.
+func (sub *subscription) answers(ctx context.Context, every time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(every):
+	}
+	ctx, cancel := context.WithTimeout(ctx, every)
+	defer cancel()
+	return await(ctx, func() error { return sub.nc.FlushWithContext(ctx) }) == nil
 }
 
 func (sub *subscription) dropped() bool {

@@ -5,6 +5,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/sessionshare/sessionshare/stores/natsstore"
 )
 
 // Rule: Subscribe does not hide a gap. It returns when the server dies, and a
@@ -54,6 +57,34 @@ func TestSubscribeBreaks(t *testing.T) {
 	}
 	go subscribe()
 	publish()
+}
+
+// Rule: Subscribe does not hide a gap. It returns when the server is silent,
+// though the connection stands.
+func TestSubscribeSilence(t *testing.T) {
+	p := startServer(t)
+	nc := connect(t, p.url, nats.PingInterval(time.Hour))
+	s, err := natsstore.New(nc, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetPingInterval(200 * time.Millisecond)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Subscribe(t.Context(), []string{"c"}, func(string, []byte) {}) }()
+	select {
+	case err := <-ended:
+		t.Fatal("Subscribe returned", err)
+	case <-time.After(700 * time.Millisecond):
+	}
+	defer p.stall()()
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "silent") {
+			t.Errorf("Subscribe returned %v", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("Subscribe did not return though the server was stopped for 5 s")
+	}
 }
 
 // Rule: Subscribe does not hide a gap, also not one of its own making.

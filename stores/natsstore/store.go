@@ -24,7 +24,7 @@ import (
 // Defaults of [Options].
 const (
 	DefaultBucket  = "sessionshare"
-	DefaultTimeout = 5 * time.Second
+	DefaultTimeout = 2 * time.Second
 )
 
 // Options say how a [Store] works. The zero value, and nil, mean the defaults.
@@ -62,6 +62,8 @@ type Store struct {
 	msgGet   string // the subject of the API that reads from the leader
 	hints    string // what a channel's subject begins with
 	checked  atomic.Bool
+
+	pingEvery time.Duration // shorter in tests
 }
 
 var (
@@ -104,7 +106,10 @@ func New(nc *nats.Conn, opts *Options) (*Store, error) {
 	if v := nc.ConnectedServerVersion(); v != "" && !atLeast211(v) {
 		return nil, fmt.Errorf("natsstore: the server is %s, which keeps expired keys for ever: use 2.11 or newer", v)
 	}
-	s := &Store{nc: nc, opts: o, stream: "KV_" + o.Bucket, subjects: "$KV." + o.Bucket + ".", hints: "sessionshare." + o.Bucket + "."}
+	s := &Store{
+		nc: nc, opts: o, pingEvery: pingInterval,
+		stream: "KV_" + o.Bucket, subjects: "$KV." + o.Bucket + ".", hints: "sessionshare." + o.Bucket + ".",
+	}
 	var err error
 	if o.Domain == "" {
 		s.js, err = jetstream.New(nc)

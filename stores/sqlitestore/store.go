@@ -24,7 +24,7 @@ import (
 // Defaults of [Options].
 const (
 	DefaultTable   = "sessionshare"
-	DefaultTimeout = 5 * time.Second
+	DefaultTimeout = 2 * time.Second
 )
 
 // Options say how a [Store] works. The zero value, and nil, mean the defaults.
