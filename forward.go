@@ -108,6 +108,7 @@ func (f *forwarder) event(text []byte) error {
 		c.r.log.Warn("sessionshare: a message for the client's stream on another replica is too large", "session", c.Digest(), "bytes", len(data))
 		return errEventLarge
 	}
+	c.r.notes.flush() // what was sent before comes before
 	key := c.r.keys.out(c.digest, c.tag, n)
 	if err := c.r.store.put(context.Background(), key, bytes.Clone(data), outTTL); err != nil {
 		return err

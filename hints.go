@@ -167,13 +167,12 @@ func (k *hints) watch(ctx context.Context, broken <-chan struct{}) {
 			return
 		case <-k.pulse:
 			timer.Stop()
-			last = k.r.now()
 			if !k.up.Swap(true) {
 				k.r.log.Info("sessionshare: hints are up")
 				k.r.hintsFound()
 			}
 			sleepOr(ctx, probeEvery, broken)
-			pause = probeFirst
+			last, pause = k.r.now(), probeFirst
 		case <-timer.C:
 			if since(k.r.now(), last) > probeLost {
 				return

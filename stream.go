@@ -66,8 +66,12 @@ func (c *hostedCopy) closeStream(key string, s *clientStream) {
 	if !s.own {
 		c.used = now
 	}
+	taken := s.taken
 	c.mu.Unlock()
 	close(s.done)
+	if taken {
+		c.lookSoon() // what this copy sends goes to where the client's stream is now
+	}
 }
 
 // endStreams ends all streams of the copy.

@@ -175,7 +175,7 @@ func (c *hostedCopy) chore(now time.Time, mayRead bool) chore {
 	case !mayRead || c.looking || !c.checkable():
 		return choreNone
 	case busy && since(now, c.looked) >= busyRecheck,
-		(!c.owed.IsZero() || c.stateOwed.Load()) && since(now, c.looked) >= max(c.r.recheckInterval(), sweepTick):
+		(!c.owed.IsZero() || c.stateOwed.Load()) && since(now, c.looked) >= max(min(c.r.recheckInterval(), DefaultRecheckInterval), sweepTick):
 		c.looking, c.looked = true, now
 		return choreRecheck
 	}
