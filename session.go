@@ -251,6 +251,7 @@ func (r *Replica) Shutdown(ctx context.Context) error {
 	if ctx.Err() != nil {
 		r.cutCall()
 	}
+	r.settle()
 	// Creations that were under way end by themselves, and publish nothing now.
 	for first := true; ; first = false {
 		r.hosted(func(c *hostedCopy) bool {

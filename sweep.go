@@ -142,6 +142,31 @@ func (r *Replica) sweepCalls() {
 	}
 }
 
+// settle tries once more what copies owe the store, in Shutdown: nobody else knows
+// that these sessions live.
+func (r *Replica) settle() {
+	if r.store == nil {
+		return
+	}
+	var wg sync.WaitGroup
+	r.hosted(func(c *hostedCopy) bool {
+		c.mu.Lock()
+		unsaved, owes := c.saved != savedYes, !c.owed.IsZero() || c.stateOwed.Load()
+		c.mu.Unlock()
+		if unsaved || owes {
+			wg.Go(func() {
+				if unsaved {
+					c.save(context.Background())
+				} else {
+					c.recheckIdle()
+				}
+			})
+		}
+		return true
+	})
+	wg.Wait()
+}
+
 type chore int
 
 const (
