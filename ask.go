@@ -196,7 +196,7 @@ func (k *asks) drop(c *hostedCopy, number string) {
 	delete(k.out, askKey{c, number})
 }
 
-// over is called when no question of c is out any more.
+// over is called when no question of c is out any more. c.mu may be held.
 func (k *asks) over(c *hostedCopy) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -208,13 +208,12 @@ func (k *asks) over(c *hostedCopy) {
 }
 
 // asks counts the questions that handlers of c have out. When there is none left,
-// nobody waits for an answer.
+// nobody waits for an answer. c.mu is held over all of it: a question that is
+// asked meanwhile must not be forgotten.
 func (c *hostedCopy) asks(n int) {
 	c.mu.Lock()
-	c.asking += n
-	over := c.asking == 0
-	c.mu.Unlock()
-	if over {
+	defer c.mu.Unlock()
+	if c.asking += n; c.asking == 0 {
 		c.r.asks.over(c)
 	}
 }

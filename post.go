@@ -56,11 +56,12 @@ func (h *handler) servePOST(c *hostedCopy, w http.ResponseWriter, req *http.Requ
 // then the answer. It returns false if the SDK is yet to be asked, with the body
 // as it may see it.
 func (h *handler) relay(c *hostedCopy, pw *postWriter, req *http.Request, b *body) (answered bool, err error) {
-	data, relays, err := c.incoming(b)
+	data, answers, relays, err := c.incoming(b)
 	if err != nil {
 		return false, err
 	}
 	b.reader.data.Reset(data)
+	pw.answers = answers
 	if len(relays) == 0 {
 		return false, nil
 	}
@@ -77,6 +78,7 @@ func (h *handler) relay(c *hostedCopy, pw *postWriter, req *http.Request, b *bod
 		return false, errCopyGone
 	}
 	if verdict.status == http.StatusAccepted {
+		pw.answered()
 		if err := c.forward(req.Context(), relays); err != nil {
 			return false, err
 		}
@@ -93,7 +95,8 @@ type postWriter struct {
 	c       *hostedCopy
 	post    post
 	split   sseSplitter
-	waiting int // calls whose answer was not written
+	waiting int      // calls whose answer was not written
+	answers []string // questions of this copy that the body answers
 	batch   bool
 	status  int
 	lost    bool
@@ -110,7 +113,18 @@ func (w *postWriter) WriteHeader(status int) {
 		return
 	}
 	w.status = status
+	if status == http.StatusOK || status == http.StatusAccepted {
+		w.answered()
+	}
 	w.ResponseWriter.WriteHeader(status)
+}
+
+// answered notes that the SDK has the answers: nobody looks for others. Those of
+// a body that it refused were none.
+func (w *postWriter) answered() {
+	for _, number := range w.answers {
+		w.c.r.asks.drop(w.c, number)
+	}
 }
 
 func (w *postWriter) Write(b []byte) (int, error) {
@@ -119,6 +133,7 @@ func (w *postWriter) Write(b []byte) (int, error) {
 	}
 	if w.status == 0 {
 		w.status = http.StatusOK
+		w.answered()
 	}
 	if w.isJSON() {
 		w.waiting = 0

@@ -30,10 +30,10 @@ const (
 var errRelayLarge = &refusal{http.StatusRequestEntityTooLarge, "an answer for another replica may have at most 256 KiB"}
 
 // incoming looks at what a client has sent to c. It returns the body as this
-// copy's SDK may see it, and what must reach other replicas. What the SDK must
-// not take for an answer to a question of this copy keeps, or gets, an ID that no
-// question of the SDK has.
-func (c *hostedCopy) incoming(b *body) (data []byte, relays []relay, err error) {
+// copy's SDK may see it, the questions of this copy that it answers, and what must
+// reach other replicas. What the SDK must not take for an answer to a question of
+// this copy keeps, or gets, an ID that no question of the SDK has.
+func (c *hostedCopy) incoming(b *body) (data []byte, answers []string, relays []relay, err error) {
 	data = b.data
 	var edits []edit
 	b.each(func(m *message) {
@@ -46,7 +46,7 @@ func (c *hostedCopy) incoming(b *body) (data []byte, relays []relay, err error) 
 			case !ok || !isNumber([]byte(what)):
 			case tag == c.tag:
 				edits = append(edits, edit{m.id, []byte(what)})
-				c.r.asks.drop(c, what)
+				answers = append(answers, what)
 			case len(m.raw) > maxRelayed:
 				err = errRelayLarge
 			default:
@@ -63,7 +63,9 @@ func (c *hostedCopy) incoming(b *body) (data []byte, relays []relay, err error) 
 			case bad:
 			case tag == c.tag:
 				edits = append(edits, edit{token, original})
-			case len(m.raw) <= maxRelayed:
+			case len(m.raw) > maxRelayed:
+				c.r.log.Warn("sessionshare: a client's progress for another replica is dropped, it is too large", "session", c.Digest(), "bytes", len(m.raw))
+			default:
 				relays = append(relays, c.reply(m, token, tag))
 			}
 		case m.is("notifications/cancelled"):
@@ -75,13 +77,14 @@ func (c *hostedCopy) incoming(b *body) (data []byte, relays []relay, err error) 
 			}
 		}
 	})
-	return splice(data, edits...), relays, err
+	return splice(data, edits...), answers, relays, err
 }
 
 // reply is the relay of a message to the replica that tag names.
 func (c *hostedCopy) reply(m *message, id []byte, tag string) relay {
 	return relay{
-		key: c.r.keys.reply(c.digest, string(id)), value: append([]byte(nil), m.raw...), ttl: replyTTL,
+		// However the client spells the ID.
+		key: c.r.keys.reply(c.digest, `"`+string(unquote(id))+`"`), value: append([]byte(nil), m.raw...), ttl: replyTTL,
 		to: tag[:replicaTag], kind: hintReply,
 	}
 }
@@ -98,6 +101,7 @@ func (c *hostedCopy) forward(ctx context.Context, relays []relay) error {
 	}
 	for _, m := range relays {
 		if err := c.r.store.put(ctx, m.key, m.value, m.ttl); err != nil {
+			c.uncount(relays)
 			return unsure("the store does not take a message for another replica", err)
 		}
 		c.r.hints.publishSoon(m.to, m.kind, string(c.digest))
@@ -145,6 +149,18 @@ func (c *hostedCopy) mayCancel() bool {
 	}
 	c.cancels = append(c.cancels, now)
 	return true
+}
+
+// uncount takes back what mayCancel has accounted for: the client's message is
+// held, and comes again.
+func (c *hostedCopy) uncount(relays []relay) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range relays {
+		if n := len(c.cancels); m.kind == hintLook && n > 0 {
+			c.cancels = c.cancels[:n-1]
+		}
+	}
 }
 
 // A note says when a call was cancelled, by the wall clock of the replica where
