@@ -94,6 +94,11 @@ func headerIdentity(h http.Header) uintptr { return reflect.ValueOf(h).Pointer()
 // reads no clock: what takes long, a handler or a stream, notes its own end.
 func (c *hostedCopy) enter(now time.Time) (look lookKind, ok bool) {
 	c.mu.Lock()
+	if !c.ending && c.overNow(now) {
+		c.mu.Unlock()
+		c.end(ErrClosed)
+		return lookNone, false
+	}
 	defer c.mu.Unlock()
 	if c.ending {
 		return lookNone, false
@@ -101,6 +106,13 @@ func (c *hostedCopy) enter(now time.Time) (look lookKind, ok bool) {
 	c.uses++
 	c.used = now
 	return c.lookDue(now), true
+}
+
+// overNow reports whether a session that no store knows is over for lack of use:
+// the sweeper may be late, and a process that was suspended has not swept at all.
+// A session that a store knows is looked up there. c.mu is held.
+func (c *hostedCopy) overNow(now time.Time) bool {
+	return c.saved == savedNever && !c.busy() && since(now, c.used) >= c.rec.idle()
 }
 
 func (c *hostedCopy) leave() {
