@@ -187,6 +187,9 @@ func (c *hostedCopy) chore(now time.Time, mayRead bool) chore {
 	switch {
 	case c.ending:
 		return choreNone
+	case c.saved == savedYes && !busy && c.owed.IsZero() && !c.stateOwed.Load() && unused >= opts.EvictAfter:
+		// Also at IdleTimeout: the session may be in use elsewhere.
+		return choreEvict
 	case !busy && unused >= c.rec.idle():
 		return choreExpire
 	case c.r.store != nil && c.saved != savedYes:
@@ -195,8 +198,6 @@ func (c *hostedCopy) chore(now time.Time, mayRead bool) chore {
 		}
 		c.looking, c.looked = true, now
 		return choreSave
-	case c.r.store != nil && !busy && c.owed.IsZero() && !c.stateOwed.Load() && unused >= opts.EvictAfter:
-		return choreEvict
 	case !mayRead || c.looking || !c.checkable():
 		return choreNone
 	case busy && since(now, c.looked) >= busyRecheck,
