@@ -196,10 +196,16 @@ func (r *Replica) use(req *http.Request, id, principal string, endpoint Endpoint
 		r.copies.CompareAndDelete(id, c) // it is ending: as if not hosted
 		return nil, nil
 	}
-	if look != lookNone {
+	switch look {
+	case lookMarks, lookAll:
 		if err := c.recheck(req.Context(), look, true); err != nil {
 			c.leave()
 			return nil, err
+		}
+	case lookWait:
+		if !c.awaitLook(req.Context()) {
+			c.leave()
+			return nil, nil
 		}
 	}
 	return c, nil

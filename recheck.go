@@ -6,83 +6,6 @@ import (
 	"time"
 )
 
-// A lookKind says what must be read before a request is served.
-type lookKind int
-
-const (
-	lookNone   lookKind = iota
-	lookMarks           // the close marks; if they cannot be read, the copy goes on
-	lookAll             // record and marks: the copy is in doubt and goes on only if they say so
-	lookHinted          // the close marks, and everything that a hint may speak of
-)
-
-// standing is what a copy knows of its session in the store. hostedCopy.mu
-// guards it.
-//
-// All times are those before the call began whose success they stand for: what
-// was read or written is as old as the question.
-type standing struct {
-	verified time.Time // the last successful look
-	looked   time.Time // the last attempt at one
-	looking  bool      // a request or the sweeper looks now
-	looks    int       // attempts so far
-
-	hinted, hintedAgain bool // a look on a hint is under way, and one more is due
-
-	saved     savedState
-	saveAt    time.Time // when saving is tried again
-	saveDelay time.Duration
-
-	touched time.Time // the last time the record is known to have been extended
-	owed    time.Time // since when a touch is owed that failed; zero if none
-}
-
-// A savedState says what is known of the record in the store.
-type savedState int
-
-const (
-	savedNever savedState = iota // no Put was ever sent: nobody else can know the session
-	savedMaybe                   // a Put was sent and its outcome is open
-	savedYes
-)
-
-// unsaved reports whether the store still owes the copy its record.
-func (c *hostedCopy) unsaved() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.r.store != nil && c.saved != savedYes
-}
-
-// checkable reports whether there is anything to look at. c.mu is held.
-func (c *hostedCopy) checkable() bool {
-	return c.saved != savedNever || c.r.opts.Check != nil
-}
-
-// inDoubt reports whether the copy has not been verified for too long (rules 3
-// and 4). c.mu is held.
-func (c *hostedCopy) inDoubt(now time.Time) bool {
-	return c.checkable() && since(now, c.verified) >= c.r.opts.UnverifiedLimit
-}
-
-// lookDue decides which look a request must take, and claims it: at most one
-// request per interval looks, and the others do not wait for it. c.mu is held.
-func (c *hostedCopy) lookDue(now time.Time) lookKind {
-	if !c.checkable() {
-		return lookNone
-	}
-	interval := c.r.recheckInterval()
-	switch {
-	case c.inDoubt(now):
-		return lookAll
-	case interval < 0:
-		return lookMarks
-	case c.looking || since(now, c.looked) < interval:
-		return lookNone
-	}
-	c.looking, c.looked = true, now
-	return lookMarks
-}
-
 // recheck takes the look that enter asked for, and touches the record if that is
 // due: read first, touch after, and never touch what could not be read. It
 // returns nil if the copy may serve, ErrGone if the session is closed (the copy
@@ -92,7 +15,6 @@ func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) er
 	began := c.r.now()
 	seen, err := c.look(ctx, kind)
 	c.mu.Lock()
-	c.looking = false
 	if began.After(c.looked) {
 		c.looked = began
 	}
@@ -103,9 +25,13 @@ func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) er
 	doubt := c.inDoubt(c.r.now())
 	touch := err == nil && (active || !c.owed.IsZero()) && c.touchDue(began)
 	c.mu.Unlock()
+	gone := errors.Is(err, ErrGone)
+	if gone {
+		c.end(ErrClosed) // before those who wait go on
+	}
+	c.lookEnded()
 	switch {
-	case errors.Is(err, ErrGone):
-		c.end(ErrClosed)
+	case gone:
 		return ErrGone
 	case err != nil && doubt:
 		return unsure("close marks cannot be read", err)

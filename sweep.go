@@ -196,13 +196,13 @@ func (c *hostedCopy) chore(now time.Time, mayRead bool) chore {
 		if !mayRead || c.looking || now.Before(c.saveAt) {
 			return choreNone
 		}
-		c.looking, c.looked = true, now
+		c.claimLook(now)
 		return choreSave
 	case !mayRead || c.looking || !c.checkable():
 		return choreNone
 	case busy && since(now, c.looked) >= busyRecheck,
 		(!c.owed.IsZero() || c.stateOwed.Load()) && since(now, c.looked) >= max(min(c.r.recheckInterval(), DefaultRecheckInterval), sweepTick):
-		c.looking, c.looked = true, now
+		c.claimLook(now)
 		return choreRecheck
 	}
 	return choreNone
@@ -258,9 +258,9 @@ func (c *hostedCopy) save(ctx context.Context) {
 		began = c.r.now()
 		err = c.putRecord(ctx)
 	}
+	c.lookEnded()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.looking = false
 	if err != nil {
 		c.saveLater()
 		return
