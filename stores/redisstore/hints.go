@@ -16,10 +16,15 @@ import (
 const pingInterval = 10 * time.Second
 
 // Publish implements [sessionshare.PubSub]. Channels are not bound to the
-// database number of the client.
+// database number of the client. On a cluster they are sharded, which needs
+// Redis 7: the client publishes ordinary messages through any node, and what
+// one publisher sent through two of them arrives in any order.
 func (s *Store) Publish(ctx context.Context, channel string, msg []byte) error {
 	text := string(msg)
 	return s.do(ctx, "Publish", func(ctx context.Context) error {
+		if s.sharded {
+			return s.client.SPublish(ctx, s.opts.Prefix+channel, text).Err()
+		}
 		return s.client.Publish(ctx, s.opts.Prefix+channel, text).Err()
 	})
 }
@@ -69,7 +74,11 @@ func (s *Store) receive(ctx context.Context, channels []string, deliver func(*re
 	for i, channel := range channels {
 		names[i] = s.opts.Prefix + channel
 	}
-	sub := s.client.Subscribe(ctx, names...)
+	subscribe := s.client.Subscribe
+	if s.sharded {
+		subscribe = s.client.SSubscribe
+	}
+	sub := subscribe(ctx, names...)
 	defer sub.Close()
 	defer context.AfterFunc(ctx, func() { _ = sub.Close() })()
 	var p pulse
@@ -88,7 +97,8 @@ func (s *Store) receive(ctx context.Context, channels []string, deliver func(*re
 		case *redis.Message:
 			deliver(m)
 		case *redis.Subscription:
-			// Each channel is confirmed once. Once more: this is another connection.
+			// Each channel is confirmed once. Once more: this is another connection,
+			// or the slot has moved to another node.
 			if confirmed++; confirmed > len(channels) {
 				return errBroken
 			}

@@ -39,6 +39,7 @@ type Options struct {
 type Store struct {
 	client    redis.UniversalClient
 	opts      Options
+	sharded   bool          // hints go through the one node that has the slot
 	pingEvery time.Duration // shorter in tests
 }
 
@@ -74,7 +75,8 @@ func New(client redis.UniversalClient, opts *Options) (*Store, error) {
 	if err := checkClient(client, o); err != nil {
 		return nil, err
 	}
-	return &Store{client: client, opts: o, pingEvery: pingInterval}, nil
+	_, cluster := client.(*redis.ClusterClient)
+	return &Store{client: client, opts: o, sharded: cluster, pingEvery: pingInterval}, nil
 }
 
 func checkClient(client redis.UniversalClient, o Options) error {
