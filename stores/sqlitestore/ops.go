@@ -3,10 +3,14 @@ package sqlitestore
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 var (
@@ -64,6 +68,24 @@ func failed(ctx context.Context, op string, err error) error {
 	return fmt.Errorf("sqlitestore: %s: %w", op, err)
 }
 
+// insist runs f until it does not find the file locked, or ctx ends: SQLite
+// gives up after busy_timeout, and a caller has its own idea of how long to wait.
+// Nothing that f did is left when the file was locked.
+func insist(ctx context.Context, f func() error) error {
+	for {
+		err := f()
+		var coded *sqlite.Error
+		if err == nil || ctx.Err() != nil || !errors.As(err, &coded) || coded.Code()&0xff != sqlite3.SQLITE_BUSY {
+			return err
+		}
+		// SQLite has waited already, unless waiting would have been of no use.
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 // Get implements [sessionshare.SharedStore].
 func (s *Store) Get(ctx context.Context, key string) ([]byte, bool, error) {
 	values, err := s.GetMany(ctx, []string{key})
@@ -85,21 +107,18 @@ func (s *Store) GetMany(ctx context.Context, keys []string) ([][]byte, error) {
 	for i, key := range keys {
 		args[i] = key
 	}
-	rows, err := s.reads.QueryContext(ctx, s.q.get+strings.Repeat(", ?", len(keys)-1)+")", args...)
-	if err != nil {
-		return nil, failed(ctx, "get", err)
-	}
-	defer rows.Close()
 	found := make(map[string][]byte, len(keys))
-	for rows.Next() {
-		var key string
-		var value []byte
-		if err := rows.Scan(&key, &value); err != nil {
-			return nil, failed(ctx, "get", err)
-		}
-		found[key] = value
-	}
-	if err := rows.Err(); err != nil {
+	err := insist(ctx, func() error {
+		clear(found)
+		return s.read(ctx, s.q.get+strings.Repeat(", ?", len(keys)-1)+")", args, func(rows *sql.Rows) error {
+			var key string
+			var value []byte
+			err := rows.Scan(&key, &value)
+			found[key] = value
+			return err
+		})
+	})
+	if err != nil {
 		return nil, failed(ctx, "get", err)
 	}
 	values := make([][]byte, len(keys))
@@ -109,19 +128,38 @@ func (s *Store) GetMany(ctx context.Context, keys []string) ([][]byte, error) {
 	return values, nil
 }
 
+// read runs one reading statement and calls row for each row.
+func (s *Store) read(ctx context.Context, query string, args []any, row func(*sql.Rows) error) error {
+	rows, err := s.reads.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
 // exec runs one writing statement and reports whether it changed a row.
 func (s *Store) exec(ctx context.Context, op, query string, args ...any) (changed bool, err error) {
 	ctx, cancel := s.begin(ctx)
 	defer cancel()
-	result, err := s.writes.ExecContext(ctx, query, args...)
+	err = insist(ctx, func() error {
+		result, err := s.writes.ExecContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		changed = n > 0
+		return err
+	})
 	if err != nil {
 		return false, failed(ctx, op, err)
 	}
-	n, err := result.RowsAffected()
-	if err != nil {
-		return false, failed(ctx, op, err)
-	}
-	return n > 0, nil
+	return changed, nil
 }
 
 func checkPut(value []byte, ttl time.Duration) error {
@@ -176,18 +214,24 @@ func (s *Store) PutDelete(ctx context.Context, put string, value []byte, ttl tim
 	}
 	ctx, cancel := s.begin(ctx)
 	defer cancel()
-	tx, err := s.writes.BeginTx(ctx, nil)
-	if err != nil {
-		return failed(ctx, "put and delete", err)
-	}
-	defer tx.Rollback()
-	if _, err = tx.ExecContext(ctx, s.q.put, put, value, ms(ttl)); err == nil {
-		if _, err = tx.ExecContext(ctx, s.q.del, del); err == nil {
-			err = tx.Commit()
-		}
-	}
+	err := insist(ctx, func() error { return s.putDelete(ctx, put, value, ms(ttl), del) })
 	if err != nil {
 		return failed(ctx, "put and delete", err)
 	}
 	return nil
+}
+
+func (s *Store) putDelete(ctx context.Context, put string, value []byte, ttl int64, del string) error {
+	tx, err := s.writes.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if _, err := tx.ExecContext(ctx, s.q.put, put, value, ttl); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, s.q.del, del); err != nil {
+		return err
+	}
+	return tx.Commit()
 }

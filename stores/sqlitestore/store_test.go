@@ -122,24 +122,29 @@ func TestKilledHolder(t *testing.T) {
 	checkIntegrity(t, file)
 }
 
-// Rule: a call whose context has no deadline has one all the same.
-func TestDefaultDeadline(t *testing.T) {
+// Rule: a call waits for other processes as long as its context, or the default
+// deadline, allows: not less, as busy_timeout would have it, and not more.
+func TestWaitsAsLongAsItMay(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sessions.db")
 	openMigrated(t, file)
-	db, err := sql.Open("sqlite", strings.Replace(sqlitestore.DSN(file), "_busy_timeout=1000", "_busy_timeout=60000", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	s, err := sqlitestore.New(db, &sqlitestore.Options{Timeout: 100 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stall(t, file)()
-	began := time.Now()
-	err = s.Put(context.Background(), "k", []byte("v"), time.Hour)
-	if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > time.Second {
-		t.Errorf("Put without a deadline returned %v after %v", err, took)
+	for _, busy := range []string{"10", "60000"} {
+		db, err := sql.Open("sqlite", strings.Replace(sqlitestore.DSN(file), "_busy_timeout=1000", "_busy_timeout="+busy, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		s, err := sqlitestore.New(db, &sqlitestore.Options{Timeout: 300 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resume := stall(t, file)
+		began := time.Now()
+		err = s.Put(context.Background(), "k", []byte("v"), time.Hour)
+		took := time.Since(began)
+		resume()
+		if !errors.Is(err, context.DeadlineExceeded) || took < 300*time.Millisecond || took > time.Second {
+			t.Errorf("busy_timeout %s ms: Put without a deadline returned %v after %v", busy, err, took)
+		}
 	}
 }
 
