@@ -96,8 +96,8 @@ func (s simStore) writes(op, key string) {
 	case strings.HasPrefix(name, keySession):
 		digest := strings.TrimPrefix(name, keySession)
 		s := sim.byDigest[digest]
-		if s == nil && op == "Put" {
-			return // a session that is just being opened
+		if s == nil && op == "Put" || s != nil && s.opened.Equal(time.Now()) {
+			return // a session that was opened this very moment cannot be closed yet
 		}
 		seen := sights.last(DefaultKeyPrefix + keyClosed + digest)
 		if age := time.Since(seen); seen.IsZero() || age > simFresh {
