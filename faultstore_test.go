@@ -34,7 +34,8 @@ type fault struct {
 	apply applyFault    // what becomes of the call when err is set
 	late  time.Duration // with applyLate
 
-	garbage []byte // what a read returns instead of every value it finds
+	after   <-chan struct{} // the caller waits for it, after the call was answered
+	garbage []byte          // what a read returns instead of every value it finds
 }
 
 type applyFault int
@@ -233,10 +234,15 @@ func faulted[T any](ctx context.Context, v *faultView, f fault, call func(contex
 	}
 	free := context.WithoutCancel(ctx)
 	switch {
-	case f.err == nil && f.deaf:
-		return call(free)
 	case f.err == nil:
-		return call(ctx)
+		if f.deaf {
+			ctx = free
+		}
+		value, err := call(ctx)
+		if f.after != nil {
+			<-f.after
+		}
+		return value, err
 	case f.apply == applyNow:
 		_, _ = call(free)
 	case f.apply == applyLate:

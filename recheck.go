@@ -14,6 +14,10 @@ func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) er
 	c.r.stats.rechecks.Add(1)
 	began := c.r.now()
 	seen, err := c.look(ctx, kind)
+	if err == nil && c.outdated(began) {
+		kind, began = lookAll, c.r.now()
+		seen, err = c.look(ctx, kind)
+	}
 	c.mu.Lock()
 	if began.After(c.looked) {
 		c.looked = began
@@ -48,6 +52,12 @@ func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) er
 		return c.touch(ctx, active)
 	}
 	return nil
+}
+
+// outdated reports whether a look that began then took longer than one can: the
+// process was suspended meanwhile, and what was read says nothing about today.
+func (c *hostedCopy) outdated(began time.Time) bool {
+	return since(c.r.now(), began) > max(c.r.recheckInterval(), 0)+2*c.r.opts.StoreTimeout
 }
 
 // What a look has read besides the marks.
