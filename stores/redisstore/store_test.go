@@ -204,3 +204,51 @@ func TestRestart(t *testing.T) {
 		t.Errorf("CompareAndSwap after the restart: %t, %v", swapped, err)
 	}
 }
+
+// TestLeastPrivileges: the ACL of the README is enough for everything.
+func TestLeastPrivileges(t *testing.T) {
+	server := storeservers.Redis(t)
+	const acl = "on >secret resetkeys ~mcp.sessions.* resetchannels &mcp.sessions.* -@all " +
+		"+get +mget +set +del +pexpire +eval +evalsha +multi +exec +publish +subscribe +ping +hello"
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(readme), "ACL SETUSER gateway "+acl+"\n") {
+		t.Error("README.md has another ACL than this test")
+	}
+	rules := []any{"ACL", "SETUSER", "gateway"}
+	for rule := range strings.FieldsSeq(acl) {
+		rules = append(rules, rule)
+	}
+	if err := newClient(t, server.URL).Do(t.Context(), rules...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	url := strings.Replace(server.URL, "redis://", "redis://gateway:secret@", 1)
+	storetest.Run(t, func(t *testing.T) sessionshare.SharedStore {
+		return newStore(t, url, &Options{Prefix: "mcp.sessions."})
+	}, storetest.Options{Precision: 20 * time.Millisecond})
+	if err := newStore(t, url, nil).Put(t.Context(), "other", []byte("value"), time.Minute); err == nil {
+		t.Error("a key of somebody else can be written")
+	}
+}
+
+// BenchmarkGet shows what it costs that a call notices a cancelled context.
+func BenchmarkGet(b *testing.B) {
+	s := newStore(b, storeservers.Redis(b).URL, nil)
+	if err := s.Put(context.Background(), "k", make([]byte, 512), time.Hour); err != nil {
+		b.Fatal(err)
+	}
+	cancellable, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for name, ctx := range map[string]context.Context{"background": context.Background(), "cancellable": cancellable} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, found, err := s.Get(ctx, "k"); !found || err != nil {
+					b.Fatal(found, err)
+				}
+			}
+		})
+	}
+}
