@@ -219,8 +219,10 @@ func (r *Replica) bound(c *hostedCopy, principal string, endpoint Endpoint) erro
 		return ErrGone
 	}
 	if rec.Incarn != endpoint.Incarnation {
+		if r.lags.passed(endpoint) {
+			return unsure("the endpoint", errLate)
+		}
 		// This replica has moved on to another incarnation: endpoints never go back.
-		r.lags.serves(rec.endpoint())
 		r.serves(endpoint)
 		c.end(ErrClosed)
 		return ErrGone

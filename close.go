@@ -84,13 +84,17 @@ func (r *Replica) CloseEndpoint(ctx context.Context, e Endpoint) error {
 	}
 	m := &closing{mark: r.keys.endpoint(e), value: []byte("1"), ttl: max(2*r.opts.IdleTimeout, minEndpointMark)}
 	r.closures.addEndpoint(e, m)
-	defer r.hosted(func(c *hostedCopy) bool {
+	err := r.closures.store(ctx, m)
+	r.hosted(func(c *hostedCopy) bool {
 		if c.rec.endpoint() == e {
+			if err != nil {
+				r.closures.endedWith(c.id, m)
+			}
 			c.end(ErrClosed)
 		}
 		return true
 	})
-	return r.closures.store(ctx, m)
+	return err
 }
 
 // closures is what this replica knows to be closed: the sessions it has closed
@@ -120,6 +124,8 @@ type closing struct {
 	retryAt time.Time
 	delay   time.Duration
 	forget  time.Time // when this replica need not know any more
+
+	within *closing // of an endpoint: the session ended with it; it has no mark of its own
 }
 
 func (k *closures) init(r *Replica) {
@@ -133,6 +139,16 @@ func (k *closures) addSession(id string, m *closing) {
 	defer k.mu.Unlock()
 	m.forget = k.r.now().Add(m.ttl)
 	k.sessions[id] = m
+}
+
+// endedWith notes a session that ended with its endpoint, until the mark of that
+// is stored and says so.
+func (k *closures) endedWith(id string, endpoint *closing) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.sessions[id] == nil {
+		k.sessions[id] = &closing{stored: true, forget: endpoint.forget, within: endpoint}
+	}
 }
 
 func (k *closures) addEndpoint(e Endpoint, m *closing) {
@@ -258,7 +274,7 @@ func (k *closures) due(all bool) []*closing {
 		}
 	}
 	for id, m := range k.sessions {
-		if claim(m); !now.Before(m.forget) {
+		if claim(m); !now.Before(m.forget) || m.within != nil && m.within.stored {
 			delete(k.sessions, id)
 		}
 	}

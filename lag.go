@@ -19,6 +19,8 @@ type lags struct {
 	incarnations map[string][]string
 }
 
+var errLate = errors.New("sessionshare: this replica has moved on to another incarnation since the request was looked at")
+
 type lag struct{ first, last time.Time }
 
 const (
@@ -75,8 +77,8 @@ func (l *lags) serves(e Endpoint) (moved bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.incarnations[e.Name]
-	if n := len(known); n > 0 && known[n-1] == e.Incarnation {
-		return false
+	if slices.Contains(known, e.Incarnation) {
+		return false // the current one, or a request that was long on its way
 	}
 	if len(known) == 0 && len(l.incarnations) >= maxLags {
 		return false
