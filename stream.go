@@ -138,28 +138,31 @@ func (h *handler) serveGET(c *hostedCopy, w http.ResponseWriter, req *http.Reque
 		defer s.tendFrom(ctx)()
 	}
 	c.sdk.ServeHTTP(sw, req)
-	return sw.finish()
+	return sw.finish(func() *recorded { return h.verdict(req) })
 }
 
 // finish ends the answer. It returns false if the SDK session is gone and nothing
-// was written.
-func (w *streamWriter) finish() (served bool) {
+// was written. verdict asks what the SDK thinks of the request on whatever session.
+func (w *streamWriter) finish(verdict func() *recorded) (served bool) {
 	w.mu.Lock()
 	refused, began := w.refused, w.began
 	w.mu.Unlock()
-	switch refused {
-	case http.StatusNotFound:
-		if !began {
-			forgetError(w.Header())
-			return false
+	switch {
+	case began:
+	case refused == 0:
+		w.start() // there was nothing to replay
+	case refused == http.StatusNotFound:
+		forgetError(w.Header())
+		return false
+	default:
+		forgetError(w.Header())
+		if said := verdict(); said != nil {
+			said.sendTo(w.ResponseWriter)
+			break
 		}
-	case http.StatusBadRequest, http.StatusConflict:
 		// What cannot be replayed here is no reason to end the session. Another
 		// replica may be able to.
-		if !began {
-			forgetError(w.Header())
-			emptyStream(w.ResponseWriter, w.given)
-		}
+		emptyStream(w.ResponseWriter, w.given)
 	}
 	return true
 }
@@ -195,8 +198,7 @@ func (w *streamWriter) WriteHeader(status int) {
 func (w *streamWriter) writeHeader(status int) {
 	switch {
 	case w.refused != 0:
-	case status == http.StatusNotFound, status == http.StatusConflict,
-		status == http.StatusBadRequest && w.ask.event != "":
+	case status == http.StatusNotFound, status == http.StatusConflict, status == http.StatusBadRequest:
 		w.refused = status
 	case w.began:
 	case status == http.StatusOK:
