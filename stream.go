@@ -150,7 +150,9 @@ func (w *streamWriter) finish(verdict func() *recorded) (served bool) {
 	switch {
 	case began:
 	case refused == 0:
-		w.start() // there was nothing to replay
+		// The SDK has nothing of this call in its EventStore, or nothing yet, for the
+		// call runs elsewhere. Without an event ID the client would not come again.
+		emptyStream(w.ResponseWriter, w.given)
 	case refused == http.StatusNotFound:
 		forgetError(w.Header())
 		return false
