@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -173,7 +172,7 @@ func fail(ctx context.Context, method string, err error) error {
 		return nil
 	}
 	// The client's timer may be ahead of the context's by a little.
-	if end, ok := ctx.Deadline(); ok && os.IsTimeout(err) && time.Until(end) <= 0 {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= 0 {
 		<-ctx.Done()
 	}
 	if ended := ctx.Err(); ended != nil {
