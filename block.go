@@ -54,12 +54,16 @@ func parseAsk(lastEventID string) (a streamAsk) {
 	return a
 }
 
+// writeBlock writes a block. One that carries an event looks as the SDK's own first
+// events do: the TypeScript SDK's parser passes on no event without a data field,
+// and a client that has not seen the ID comes back for the session's stream, where
+// its call is never answered.
 func writeBlock(w http.ResponseWriter, carried string) {
-	id := blockMark + rand.Text()[:10]
+	id := "id: " + blockMark + rand.Text()[:10]
 	if carried != "" {
-		id += blockMark + carried
+		id += blockMark + carried + "\nevent: prime\ndata: "
 	}
-	_, _ = w.Write([]byte("id: " + id + "\n\n"))
+	_, _ = w.Write([]byte(id + "\n\n"))
 }
 
 // emptyStream answers a GET that cannot be served: all clients reopen a stream
