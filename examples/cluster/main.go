@@ -55,6 +55,11 @@ func with(ctx context.Context, n *narrator, opts sessionshare.Options) error {
 	}
 	defer w.close()
 	for _, s := range steps {
+		// A person reads at this pace, and a replica that has just started has
+		// subscribed to what the others have for it.
+		if err := pause(ctx, 250*time.Millisecond); err != nil {
+			return err
+		}
 		n.title(s.title)
 		if err := s.run(ctx, w, n); err != nil {
 			n.bad("%v", err)

@@ -27,6 +27,9 @@ var steps = []step{
 	{"It calls a tool six times, and every call lands on the next replica", callAround},
 	{"The replica that opened the session is killed; the client goes on", killOpener},
 	{"A new process takes the dead replica's place, and knows the session", restart},
+	{"A tool asks Alice something; her answer lands on another replica", askAlice},
+	{"She cancels a call that runs on another replica", cancelCall},
+	{"A tool is added; the client hears of it on its stream", changeTools},
 	{"Mallory has got hold of the session ID", foreign},
 	{"Alice's client closes the session", closeSession},
 	{"It is gone everywhere", goneEverywhere},
@@ -51,9 +54,9 @@ func openSession(ctx context.Context, w *world, n *narrator) error {
 }
 
 func callAround(ctx context.Context, w *world, n *narrator) error {
-	first, answered := whereami{}, map[string]int{}
+	first, answered := told{}, map[string]int{}
 	for i := range 6 {
-		got, err := w.call(ctx)
+		got, err := w.call(ctx, "whereami")
 		if err != nil {
 			return fmt.Errorf("call %d fails, and the client is stuck: %w", i+1, err)
 		}
@@ -78,7 +81,7 @@ func killOpener(ctx context.Context, w *world, n *narrator) error {
 	w.cluster.Kill(index(victim))
 	n.say("replica %s is dead: connections broken, memory gone, nobody was told", victim)
 	for i := range 4 {
-		got, err := w.call(ctx)
+		got, err := w.call(ctx, "whereami")
 		if err != nil {
 			return fmt.Errorf("call %d fails: %w", i+1, err)
 		}
@@ -97,7 +100,7 @@ func restart(ctx context.Context, w *world, n *narrator) error {
 		return err
 	}
 	for range 2 * replicas {
-		got, err := w.call(ctx)
+		got, err := w.call(ctx, "whereami")
 		if err != nil {
 			return fmt.Errorf("expected an answer, got: %w", err)
 		}
@@ -132,7 +135,7 @@ func foreign(ctx context.Context, w *world, n *narrator) error {
 		n.say("replica %s: %s", name(i), strings.Join(got, ", "))
 	}
 	for range replicas {
-		if _, err := w.call(ctx); err != nil {
+		if _, err := w.call(ctx, "whereami"); err != nil {
 			return fmt.Errorf("expected Alice to go on, got: %w", err)
 		}
 	}

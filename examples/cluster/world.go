@@ -1,19 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/sessionshare/sessionshare"
 	"github.com/sessionshare/sessionshare/internal/roundrobin"
 )
@@ -30,27 +28,39 @@ const replicas = 3
 type world struct {
 	cluster *roundrobin.Cluster
 	shared  [replicas]*sessionshare.Replica // nil in a world without sharing
-	client  *mcp.ClientSession              // nil while Alice has no session
-	wire    *wire                           // her client's HTTP
+	servers [replicas]*mcp.Server
+	client  *mcp.ClientSession // nil while Alice has no session
+	wire    *wire              // her client's HTTP
+
+	waiting chan event    // what happens to the tool wait
+	changes chan struct{} // the client was told that tools have changed
 }
 
-// whereami is what the tool of the same name tells.
-type whereami struct {
+func newWorld() *world {
+	return &world{waiting: make(chan event, 10), changes: make(chan struct{}, 100)}
+}
+
+// told is what the tools tell.
+type told struct {
 	Replica string `json:"replica"`
 	Session string `json:"session,omitempty"` // as logs name it
 	User    string `json:"user,omitempty"`
+	Answer  string `json:"answer,omitempty"` // of Alice, if she was asked
 }
+
+// An event is something that happens to a call, without an answer.
+type event struct{ what, replica string }
 
 // newSharedWorld starts replicas of one cluster.
 func newSharedWorld(opts sessionshare.Options) (*world, error) {
-	w := &world{}
+	w := newWorld()
 	return w, w.start(func(i int) (roundrobin.Node, error) {
 		replica, err := sessionshare.New(opts)
 		if err != nil {
 			return roundrobin.Node{}, err
 		}
 		w.shared[i] = replica
-		server := newServer(name(i), &mcp.ServerOptions{GetSessionID: replica.GetSessionID})
+		server := w.newServer(i, &mcp.ServerOptions{GetSessionID: replica.GetSessionID})
 		handler := replica.Handler(func(*http.Request) *mcp.Server { return server }, nil)
 		return roundrobin.Node{Handler: signed(name(i), handler), Stop: replica.Shutdown}, nil
 	})
@@ -58,9 +68,9 @@ func newSharedWorld(opts sessionshare.Options) (*world, error) {
 
 // newBareWorld starts replicas of the SDK alone.
 func newBareWorld() (*world, error) {
-	w := &world{}
+	w := newWorld()
 	return w, w.start(func(i int) (roundrobin.Node, error) {
-		server := newServer(name(i), nil)
+		server := w.newServer(i, nil)
 		handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
 		return roundrobin.Node{Handler: signed(name(i), handler)}, nil
 	})
@@ -76,19 +86,6 @@ func (w *world) close() {
 		_ = w.client.Close()
 	}
 	w.cluster.Close()
-}
-
-func newServer(replica string, opts *mcp.ServerOptions) *mcp.Server {
-	server := mcp.NewServer(&mcp.Implementation{Name: "cluster", Version: "1"}, opts)
-	mcp.AddTool(server, &mcp.Tool{Name: "whereami", Description: "Says which replica answers, for which session."},
-		func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, whereami, error) {
-			out := whereami{Replica: replica}
-			if s, ok := sessionshare.SessionFromContext(ctx); ok {
-				out.Session, out.User = s.Digest(), s.Binding().Principal
-			}
-			return nil, out, nil
-		})
-	return server
 }
 
 // user is who sent a request. A real gateway verifies a token: see examples/gateway.
@@ -140,7 +137,12 @@ func (w *world) open(ctx context.Context, pin bool) (err error) {
 		w.wire.pinned.Store(&u.Host)
 		defer w.wire.pinned.Store(nil)
 	}
-	client := mcp.NewClient(&mcp.Implementation{Name: "alice's client", Version: "1"}, nil)
+	client := mcp.NewClient(&mcp.Implementation{Name: "alice's client", Version: "1"}, &mcp.ClientOptions{
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"sure": true}}, nil
+		},
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { w.changes <- struct{}{} },
+	})
 	w.client, err = client.Connect(ctx, &mcp.StreamableClientTransport{
 		Endpoint:   w.cluster.URL() + "/mcp",
 		HTTPClient: &http.Client{Transport: w.wire},
@@ -151,18 +153,18 @@ func (w *world) open(ctx context.Context, pin bool) (err error) {
 // opener is the replica that opened Alice's session.
 func (w *world) opener() string { return w.wire.servedBy("initialize") }
 
-// call calls the tool whereami in Alice's session.
-func (w *world) call(ctx context.Context) (whereami, error) {
+// call calls a tool in Alice's session.
+func (w *world) call(ctx context.Context, tool string) (told, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	var out whereami
-	res, err := w.client.CallTool(ctx, &mcp.CallToolParams{Name: "whereami"})
+	var out told
+	res, err := w.client.CallTool(ctx, &mcp.CallToolParams{Name: tool})
 	if err != nil {
 		return out, err
 	}
 	text, ok := res.Content[0].(*mcp.TextContent)
 	if !ok || res.IsError {
-		return out, errors.New("the tool failed")
+		return out, fmt.Errorf("the tool failed: %v", res.Content)
 	}
 	return out, json.Unmarshal([]byte(text.Text), &out)
 }
@@ -170,60 +172,4 @@ func (w *world) call(ctx context.Context) (whereami, error) {
 // sessionLost reports whether err says that a replica does not know the session.
 func sessionLost(err error) bool {
 	return errors.Is(err, mcp.ErrSessionMissing) || strings.Contains(err.Error(), http.StatusText(http.StatusNotFound))
-}
-
-// A wire is the HTTP of a client: it says who sends, and notes who answered.
-type wire struct {
-	user   string
-	pinned atomic.Pointer[string] // host that gets all requests, past the proxy
-
-	mu   sync.Mutex // guards hops
-	hops []hop
-}
-
-// A hop is one request and the replica that answered it.
-type hop struct{ what, replica string }
-
-// RoundTrip implements http.RoundTripper.
-func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
-	what := req.Method
-	if req.Body != nil {
-		body, err := io.ReadAll(req.Body)
-		if err != nil {
-			return nil, err
-		}
-		req.Body = io.NopCloser(bytes.NewReader(body))
-		var message struct{ Method string }
-		if json.Unmarshal(body, &message) == nil && message.Method != "" {
-			what = message.Method
-		}
-	}
-	req = req.Clone(req.Context())
-	req.SetBasicAuth(w.user, "")
-	if host := w.pinned.Load(); host != nil {
-		req.URL.Host = *host
-	}
-	resp, err := http.DefaultTransport.RoundTrip(req)
-	if err == nil {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.hops = append(w.hops, hop{what, resp.Header.Get(replicaHeader)})
-	}
-	return resp, err
-}
-
-// trail returns the requests so far, in the order of their answers.
-func (w *wire) trail() []hop {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return append([]hop(nil), w.hops...)
-}
-
-func (w *wire) servedBy(what string) string {
-	for _, h := range w.trail() {
-		if h.what == what {
-			return h.replica
-		}
-	}
-	return ""
 }
