@@ -3,6 +3,7 @@ module github.com/sessionshare/sessionshare/stores/mongostore
 go 1.26.0
 
 require (
+	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/sessionshare/sessionshare v0.0.0
 	go.mongodb.org/mongo-driver/v2 v2.10.0
 )
@@ -10,7 +11,6 @@ require (
 require (
 	github.com/google/jsonschema-go v0.4.3 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
-	github.com/modelcontextprotocol/go-sdk v1.8.0 // indirect
 	github.com/segmentio/asm v1.1.3 // indirect
 	github.com/segmentio/encoding v0.5.4 // indirect
 	github.com/xdg-go/scram v1.4.0 // indirect

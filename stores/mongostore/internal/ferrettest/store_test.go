@@ -89,6 +89,35 @@ func TestKilledServer(t *testing.T) {
 	}
 }
 
+// Rule: PutDelete is in that order also when it is cut in the middle. Here the
+// server refuses the put, for a reason of its own, and must then not delete.
+func TestPutDeleteCut(t *testing.T) {
+	p := startServer(t)
+	client := connect(t, p.url())
+	s, err := mongostore.New(client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range map[string]string{"taken": "1", "session": "record"} {
+		if err := s.Put(t.Context(), key, []byte(value), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = client.Database(mongostore.DefaultDatabase).Collection(mongostore.DefaultCollection).Indexes().
+		CreateOne(t.Context(), mongo.IndexModel{Keys: bson.D{{Key: "v", Value: 1}}, Options: options.Index().SetUnique(true)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := s.PutDelete(ctx, "mark", []byte("1"), time.Hour, "session"); err == nil {
+		t.Error("PutDelete returned no error though the server refused the put")
+	}
+	if _, found, err := s.Get(t.Context(), "session"); !found || err != nil {
+		t.Errorf("the record after the put was refused: found %t, %v", found, err)
+	}
+}
+
 // Rule: a call whose context has no deadline has one all the same.
 func TestDefaultDeadline(t *testing.T) {
 	p := startServer(t)
