@@ -163,6 +163,8 @@ func (l *lab) CompareAndSwap(ctx context.Context, key string, old, new []byte, t
 	return swapped, err
 }
 
+var _ sessionshare.SharedStore = (*broken)(nil)
+
 // broken is a store in which single methods are replaced by wrong ones.
 type broken struct {
 	*lab
