@@ -179,9 +179,9 @@ func connect(t *testing.T, url string, opts ...nats.Option) *nats.Conn {
 }
 
 // openStore returns a store on a connection of its own, with its bucket made.
-func openStore(t *testing.T, url string, opts *natsstore.Options) *natsstore.Store {
+func openStore(t *testing.T, url string, opts *natsstore.Options, more ...nats.Option) *natsstore.Store {
 	t.Helper()
-	s, err := natsstore.New(connect(t, url), opts)
+	s, err := natsstore.New(connect(t, url, more...), opts)
 	if err != nil {
 		t.Fatal(err)
 	}

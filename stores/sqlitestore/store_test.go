@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -246,5 +247,24 @@ func checkIntegrity(t *testing.T, file string) {
 	t.Helper()
 	if got := query[string](t, file, `PRAGMA integrity_check`); got != "ok" {
 		t.Error("integrity_check:", got)
+	}
+}
+
+// Any file name will do.
+func TestDSN(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, file := range []string{"sessions.db", "a b.db", "what?.db", "50%25#1.db", filepath.Join(t.TempDir(), "a ?b.db")} {
+		s, closeAll, err := open(file)
+		if err != nil {
+			t.Errorf("%q: %v", file, err)
+			continue
+		}
+		if err := s.Migrate(t.Context()); err != nil {
+			t.Errorf("%q: %v", file, err)
+		}
+		if _, err := os.Stat(file); err != nil {
+			t.Errorf("%q: %v", file, err)
+		}
+		closeAll()
 	}
 }
