@@ -59,11 +59,12 @@ type hostedCopy struct {
 	takes     int    // how often another replica took the client's stream, lately
 	takenAt   time.Time
 
-	stateMu   sync.Mutex   // guards state and applied; never taken while mu is held
-	state     sessionState // all that is known
-	applied   sessionState // what the SDK session has of it
-	stateOwed atomic.Bool  // the store may not have all of it
-	stateLate atomic.Bool  // a recheck could not sync it
+	stateMu    waitLock     // guards state, applied and stateWrote; never taken while mu is held
+	state      sessionState // all that is known
+	applied    sessionState // what the SDK session has of it
+	stateWrote time.Time    // when it was last put on a store that cannot swap
+	stateOwed  atomic.Bool  // the store may not have all of it
+	stateLate  atomic.Bool  // a recheck could not sync it
 }
 
 // A post is one POST on a copy, from admission until it is answered and its

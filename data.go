@@ -135,7 +135,7 @@ func (s *Session) swapData(ctx context.Context, old, new []byte) (bool, error) {
 // touches it with the record.
 func (c *hostedCopy) noteData(ctx context.Context) {
 	c.stateMu.Lock()
-	defer c.stateMu.Unlock()
+	defer c.unlockState()
 	if _, known := c.state[elementData]; !known {
 		c.note(ctx, elementData, element{})
 	}

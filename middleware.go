@@ -2,6 +2,7 @@ package sessionshare
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -106,6 +107,8 @@ func receiving(next mcp.MethodHandler) mcp.MethodHandler {
 		switch {
 		case client && stateMethod(method):
 			return c.setting(ctx, method, req, next)
+		case stateMethod(method):
+			ctx = context.WithValue(ctx, replayedKey{}, true)
 		case client && method == "notifications/roots/list_changed":
 			defer c.rootsChanged()
 		case method == "initialize":
@@ -120,6 +123,12 @@ func receiving(next mcp.MethodHandler) mcp.MethodHandler {
 		return next(ctx, method, req)
 	}
 }
+
+// replayedKey marks the context of a handler that is called by a replay: whom it
+// asks, nobody listens to.
+type replayedKey struct{}
+
+var errReplayed = errors.New("sessionshare: what is set on a session is set on every copy of it, and only the first one can ask the client")
 
 // initialized notes what the copy's SDK session negotiated.
 func (c *hostedCopy) initialized(res mcp.Result) {
@@ -163,6 +172,9 @@ func sending(next mcp.MethodHandler) mcp.MethodHandler {
 			if pong := emptyResult(); pong != nil {
 				return pong, nil
 			}
+		}
+		if ctx.Value(replayedKey{}) != nil {
+			return nil, errReplayed
 		}
 		c.asks(1)
 		defer c.asks(-1)

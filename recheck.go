@@ -27,7 +27,7 @@ func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) er
 	}
 	// A look that succeeded meanwhile on another goroutine counts.
 	doubt := c.inDoubt(c.r.now())
-	touch := err == nil && (active || !c.owed.IsZero()) && c.touchDue(began)
+	touch := err == nil && c.touchDue(began, active)
 	c.mu.Unlock()
 	gone := errors.Is(err, ErrGone)
 	if gone {
@@ -43,7 +43,7 @@ func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) er
 		return nil
 	}
 	if seen.hasState {
-		c.syncState(ctx, seen.state)
+		c.syncState(ctx, began, seen.state)
 	}
 	if seen.hasStream {
 		c.sawStream(ctx, began, seen.stream)
@@ -155,9 +155,13 @@ func (r *Replica) check(ctx context.Context, id string, rec *record) error {
 }
 
 // touchDue reports whether the record's life must be extended. A record that is
-// yet to be saved has no life: the sweeper sees to that. c.mu is held.
-func (c *hostedCopy) touchDue(now time.Time) bool {
-	return c.saved == savedYes && (!c.owed.IsZero() || since(now, c.touched) >= c.r.opts.TouchInterval)
+// yet to be saved has no life: the sweeper sees to that. A look on a hint is no
+// use of the session, but where hints come all the time there is no other. c.mu
+// is held.
+func (c *hostedCopy) touchDue(now time.Time, active bool) bool {
+	every := c.r.opts.TouchInterval
+	return c.saved == savedYes && (!c.owed.IsZero() ||
+		since(now, c.touched) >= every && (active || c.busy() || since(now, c.used) < every))
 }
 
 // touch extends the life of the record, after a look that found no mark. active

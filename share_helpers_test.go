@@ -128,6 +128,9 @@ func addAskingTools(s *mcp.Server) {
 		time.Sleep(time.Second) // the SDK says so on a goroutine of its own
 		return "", err
 	})
+	add("log", func(ctx context.Context, s *mcp.ServerSession, level string) (string, error) {
+		return "", s.Log(ctx, &mcp.LoggingMessageParams{Level: mcp.LoggingLevel(level), Data: "x"})
+	})
 	add("url", func(ctx context.Context, s *mcp.ServerSession, q string) (string, error) {
 		res, err := s.Elicit(ctx, &mcp.ElicitParams{Mode: "url", Message: q, URL: "https://example.com/", ElicitationID: "e1"})
 		if err != nil {

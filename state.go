@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -14,13 +15,15 @@ import (
 // State is what a client has set on its session: the log level, subscriptions,
 // and that its roots have changed. It is a set of elements, each with a version;
 // the highest version wins, so that replicas which write at once lose nothing, and
-// an unsubscribe stays undone.
+// an unsubscribe stays undone. A version is higher than all that its writer knew,
+// and at least the time in milliseconds: a replica that cannot read the store does
+// not know the one before.
 type sessionState map[string]element
 
 // An element is one fact. A fact that is off stays, or a slower replica would
 // bring it back.
 type element struct {
-	Version int    `json:"n"`
+	Version int64  `json:"n"`
 	Writer  string `json:"w"` // tag of the copy; decides between equal versions
 	Off     bool   `json:"off,omitempty"`
 	Value   string `json:"v,omitempty"` // the level
@@ -77,20 +80,32 @@ func decodeState(b []byte) sessionState {
 }
 
 // room makes room for one more element: what is off goes first, the oldest of it.
-// It reports false if there is none.
-func (s sessionState) room() bool {
-	if len(s) < maxElements {
-		return true
-	}
-	var oldest string
-	for name, e := range s {
-		if e.Off && (oldest == "" || e.Version < s[oldest].Version) {
-			oldest = name
+// It reports false if there is none: what is shared already goes on to be.
+func (s sessionState) room(name string) bool {
+	for len(s) >= maxElements || s.size()+elementSize(name) > maxStateSize {
+		oldest := ""
+		for name, e := range s {
+			if e.Off && (oldest == "" || e.Version < s[oldest].Version) {
+				oldest = name
+			}
 		}
+		if oldest == "" {
+			return false
+		}
+		delete(s, oldest)
 	}
-	delete(s, oldest)
-	return oldest != ""
+	return true
 }
+
+// size is at least what s takes when it is encoded.
+func (s sessionState) size() (n int) {
+	for name := range s {
+		n += elementSize(name)
+	}
+	return n
+}
+
+func elementSize(name string) int { return len(jsonString(name)) + 128 }
 
 // stateMethod reports whether a request with this method sets state.
 func stateMethod(method string) bool {
@@ -105,13 +120,10 @@ func stateMethod(method string) bool {
 // the store before the client gets its answer. stateMu keeps it apart from
 // replays, so that what the SDK has and what is noted agree.
 func (c *hostedCopy) setting(ctx context.Context, method string, req mcp.Request, next mcp.MethodHandler) (mcp.Result, error) {
-	c.stateMu.Lock()
-	defer func() {
-		c.stateMu.Unlock()
-		if c.stateLate.Swap(false) {
-			c.lookSoon()
-		}
-	}()
+	if err := c.stateMu.LockContext(ctx); err != nil {
+		return nil, err
+	}
+	defer c.unlockState()
 	res, err := next(ctx, method, req)
 	if err != nil {
 		return res, err
@@ -127,12 +139,47 @@ func (c *hostedCopy) setting(ctx context.Context, method string, req mcp.Request
 	return res, nil
 }
 
+// A waitLock is a mutex that may be held for long, over calls of the store and of
+// the host's handlers: who waits for it can give up.
+type waitLock chan struct{}
+
+func newWaitLock() waitLock { return make(waitLock, 1) }
+
+func (l waitLock) Lock()   { l <- struct{}{} }
+func (l waitLock) Unlock() { <-l }
+
+func (l waitLock) LockContext(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l waitLock) TryLock() bool {
+	select {
+	case l <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// unlockState releases stateMu, and looks again for who found it locked.
+func (c *hostedCopy) unlockState() {
+	c.stateMu.Unlock()
+	if c.stateLate.Swap(false) {
+		c.lookSoon()
+	}
+}
+
 // rootsChanged notes that the client's roots have changed. The SDK handles
 // notifications one by one: nothing may wait here, least of all for a replay.
 func (c *hostedCopy) rootsChanged() {
 	c.r.owned.run(func() {
 		c.stateMu.Lock()
-		defer c.stateMu.Unlock()
+		defer c.unlockState()
 		c.note(context.Background(), elementRoots, element{})
 	})
 }
@@ -159,11 +206,11 @@ func (c *hostedCopy) note(ctx context.Context, name string, e element) {
 	if c.state == nil {
 		c.state = sessionState{}
 	}
-	if _, known := c.state[name]; !known && !c.state.room() {
+	if _, known := c.state[name]; !known && !c.state.room(name) {
 		c.r.log.Warn("sessionshare: state is not shared, there is too much of it", "session", c.Digest())
 		return
 	}
-	e.Version, e.Writer = c.state[name].Version+1, c.tag
+	e.Version, e.Writer = max(c.state[name].Version+1, c.r.now().UnixMilli()), c.tag
 	c.state[name] = e
 	if c.applied == nil {
 		c.applied = sessionState{}
@@ -203,6 +250,7 @@ func (c *hostedCopy) writeState(ctx context.Context, read []byte) {
 		}
 		if c.r.store.swapper == nil {
 			_ = c.r.store.put(ctx, key, value, idle)
+			c.stateWrote = c.r.now()
 			return // still owed, until a read has shown that it is there
 		}
 		swapped, err := c.r.store.swap(ctx, key, read, value, idle)
@@ -225,24 +273,43 @@ func (c *hostedCopy) writeState(ctx context.Context, read []byte) {
 	}
 }
 
-// syncState merges what a recheck read, writes if this copy knows more, and
-// replays what is new, through the SDK's handler, so that the server's own
-// handlers run.
-func (c *hostedCopy) syncState(ctx context.Context, value []byte) {
+// syncState merges what a recheck read that began at began, writes if this copy
+// knows more, and replays what is new, through the SDK's handler, so that the
+// server's own handlers run. A request waits for them, but not for slow ones.
+func (c *hostedCopy) syncState(ctx context.Context, began time.Time, value []byte) {
+	// A client's request sets state now, or something is replayed, which may take
+	// a handler long. Who has the lock then looks again.
+	c.stateLate.Store(true)
 	if !c.stateMu.TryLock() {
-		// A client's request sets state now, which may take its handler long. It
-		// makes us look again.
-		c.stateLate.Store(true)
 		return
 	}
-	defer c.stateMu.Unlock()
-	if ahead := c.learn(value); ahead {
+	c.stateLate.Store(false)
+	switch {
+	case c.learn(value):
 		c.stateOwed.Store(true)
 		c.writeState(ctx, value)
-	} else {
-		c.stateOwed.Store(false)
+	case c.r.store.swapper != nil, since(began, c.stateWrote) >= 2*c.r.opts.StoreTimeout:
+		c.stateOwed.Store(false) // nobody who read before we wrote still writes
 	}
-	c.replayState()
+	if !c.behind() {
+		c.unlockState()
+		return
+	}
+	_, _ = within(ctx, c.r.opts.StoreTimeout, c.r.owned.run, func(context.Context) (struct{}, error) {
+		defer c.unlockState()
+		c.replayState()
+		return struct{}{}, nil
+	})
+}
+
+// behind reports whether the SDK session lacks something. c.stateMu is held.
+func (c *hostedCopy) behind() bool {
+	for name, e := range c.state {
+		if e.newer(c.applied[name]) {
+			return true
+		}
+	}
+	return false
 }
 
 // replayState applies to the SDK session what it does not have. c.stateMu is
@@ -260,9 +327,13 @@ func (c *hostedCopy) replayState() {
 			continue
 		}
 		c.applied[name] = e
-		if body := replayBody(name, e, had); body != nil {
+		id := `"` + newTag(16) + `"`
+		if body := replayBody(id, name, e, had); body != nil {
 			handled := name == elementRoots
-			if w := c.deliver(body, handled); w.status >= 300 || isErrorAnswer(w.body.Bytes()) {
+			bound := time.AfterFunc(factoryTime, func() { c.cancelIDs(rawID(id)) })
+			w := c.deliver(body, handled)
+			bound.Stop()
+			if w.status >= 300 || isErrorAnswer(w.body.Bytes()) {
 				c.r.log.Warn("sessionshare: replaying state failed", "session", c.Digest(), "status", w.status)
 			}
 		}
@@ -271,10 +342,10 @@ func (c *hostedCopy) replayState() {
 
 // replayBody is the message that takes the SDK from had to e; nil if there is
 // nothing to do.
-func replayBody(name string, e, had element) []byte {
+func replayBody(id, name string, e, had element) []byte {
 	call := func(method, param, value string) []byte {
 		p, _ := json.Marshal(map[string]string{param: value})
-		return []byte(`{"jsonrpc":"2.0","id":"` + newTag(16) + `","method":"` + method + `","params":` + string(p) + `}`)
+		return []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `","params":` + string(p) + `}`)
 	}
 	uri, isURI := bytes.CutPrefix([]byte(name), []byte(elementURI))
 	switch {
