@@ -15,10 +15,10 @@ type simSession struct {
 	endpoint   Endpoint
 	opened     time.Time
 
-	closing  bool      // somebody was told to close it: it may be gone at any time
-	gone     time.Time // its mark was stored, or its owner's rights were revoked; zero: neither
-	released bool      // the store lost its mark: it may be served again
-	dead     bool      // no record and no copy is left: nothing can bring it back
+	closing bool      // somebody was told to close it: it may be gone at any time
+	gone    time.Time // its mark was stored, or its owner's rights were revoked; zero: neither
+	expired time.Time // neither record nor mark is there since then, and all replicas know or are in doubt
+	dead    bool      // no record and no copy is left: nothing can bring it back
 
 	stored  bool      // its record was there when the model looked last
 	lost    time.Time // when the store lost its record last
@@ -111,10 +111,10 @@ func (sim *simulation) judge(f *simFlight) {
 func (sim *simulation) judgeServed(f *simFlight, same bool) {
 	s, n := f.s, f.n
 	switch {
-	case s.released:
-		return
 	case s.dead && f.began.After(s.lost):
 		sim.violated("rule 2: %v was served, but nothing was left of it", f)
+	case !s.expired.IsZero() && !f.began.Before(s.expired):
+		sim.violated("rule 3 or 4: %v was served, though record and marks are gone", f)
 	case same && f.serving != s.endpoint:
 		sim.violated("rule 7: %v was served by a replica that serves %v", f, f.serving)
 	case same && s.over[n] && !f.overlaps():
@@ -156,7 +156,7 @@ func latest(a, b time.Time) time.Time {
 // judgeGone checks that f could get a 404: it strands its client.
 func (sim *simulation) judgeGone(f *simFlight) {
 	s, n := f.s, f.n
-	if s.closing || s.released || s.dead || f.kind == "open" {
+	if s.closing || s.dead || f.kind == "open" {
 		return
 	}
 	if f.serving != s.endpoint {
@@ -229,7 +229,7 @@ func (sim *simulation) watch() {
 		if f.short() && age > simAnswerBound {
 			sim.violated("%v is not answered after %v", f, age)
 		}
-		if f.kind == "stream" && !s.gone.IsZero() && !s.released {
+		if f.kind == "stream" && !s.gone.IsZero() {
 			sim.watchStream(f, now)
 		}
 		busySince := latest(latest(f.began, n.healthy), latest(n.jumped, s.lost))

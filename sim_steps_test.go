@@ -85,9 +85,9 @@ func (sim *simulation) act() {
 		sim.heal([]*simNode{n})
 	case p < 93:
 		sim.restart(n)
-	case p < 96:
+	case p < 95:
 		sim.jump(n)
-	case p < 98:
+	case p < 97:
 		sim.loseRecord(s)
 	default:
 		sim.oblivion(n)
@@ -359,23 +359,30 @@ func (sim *simulation) oblivion(n *simNode) {
 		}
 	}
 	sim.mu.Lock()
-	defer sim.mu.Unlock()
 	sim.look()
 	sim.note("replica %d sleeps until all marks have expired", n.index)
+	var asleep []*simSession
 	for _, s := range sim.sessions {
 		if s.gone.IsZero() || !sim.onlyHost(n, s) {
 			continue
 		}
 		sim.note("   and wakes with %v", s)
 		sim.c.backend.lose(s.digest)
-		s.gone = time.Now().Add(-simUnverified - time.Minute)
+		s.expired = time.Now()
+		asleep = append(asleep, s)
 	}
+	sim.mu.Unlock()
+	// A store that lost both needs less time for it.
+	d := []time.Duration{simUnverified + time.Minute, 2 * simIdle}[sim.rng.IntN(2)]
 	if sim.rng.IntN(2) == 0 {
-		n.clock.suspend(2 * simIdle)
+		n.clock.suspend(d)
 	} else {
-		n.clock.stall(2 * simIdle)
+		n.clock.stall(d)
 	}
 	n.jumped = time.Now()
+	for _, s := range asleep {
+		sim.send("call", n, s, callBody("tools/list", "{}")) // before the sweeper has seen what time it is
+	}
 }
 
 // onlyHost reports whether no other replica can still be about to serve s.
