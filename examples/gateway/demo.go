@@ -11,16 +11,17 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// A demo is two upstream servers: a clock, which changes nothing, and a notebook,
-// which does.
+// A demo is three upstream servers: a clock, which changes nothing, a notebook,
+// which does, and a browser, which is somewhere else for each session.
 type demo struct {
-	urls    map[string]string
-	servers []*http.Server
+	urls     map[string]string
+	stateful map[string]bool
+	servers  []*http.Server
 }
 
 func startDemo() (*demo, error) {
-	d := &demo{urls: map[string]string{}}
-	for name, server := range map[string]*mcp.Server{"clock": newClock(), "notes": newNotes()} {
+	d := &demo{urls: map[string]string{}, stateful: map[string]bool{"browser": true}}
+	for name, server := range map[string]*mcp.Server{"clock": newClock(), "notes": newNotes(), "browser": newBrowser()} {
 		if err := d.add(name, server); err != nil {
 			d.close()
 			return nil, err
@@ -85,6 +86,29 @@ func newNotes() *mcp.Server {
 				return nil, nil, errors.New("there is no such note")
 			}
 			return text(content), nil, nil
+		})
+	return server
+}
+
+func newBrowser() *mcp.Server {
+	var mu sync.Mutex // guards pages
+	pages := map[string]string{}
+	server := mcp.NewServer(&mcp.Implementation{Name: "browser", Version: "1"}, nil)
+	type page struct {
+		URL string `json:"url"`
+	}
+	mcp.AddTool(server, &mcp.Tool{Name: "goto", Description: "Goes to a page."},
+		func(_ context.Context, req *mcp.CallToolRequest, p page) (*mcp.CallToolResult, any, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			pages[req.Session.ID()] = p.URL
+			return text("there"), nil, nil
+		})
+	mcp.AddTool(server, &mcp.Tool{Name: "page", Description: "Where the browser is.", Annotations: readOnly},
+		func(_ context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return text(pages[req.Session.ID()]), nil, nil
 		})
 	return server
 }

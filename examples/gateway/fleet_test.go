@@ -26,7 +26,7 @@ import (
 // a bit more than two rounds of it.
 const (
 	asks    = 100 * time.Millisecond
-	noticed = 250 * time.Millisecond
+	noticed = 400 * time.Millisecond
 )
 
 // A fleet is three gateways over one store and one registry, behind a round-robin
@@ -63,7 +63,7 @@ func newFleet(t *testing.T, more map[string]*mcp.Server) *fleet {
 		require.NoError(t, f.demo.add(name, server))
 	}
 	f.cfg = config{
-		store: sessionshare.NewMemoryStore(), registry: reg, upstreams: f.demo.urls,
+		store: sessionshare.NewMemoryStore(), registry: reg, upstreams: f.demo.urls, stateful: f.demo.stateful,
 		log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})), noticed: noticed, grace: 10 * time.Second,
 	}
 	f.admin, _, err = reg.issue("root", "", []string{adminScope}, time.Hour)

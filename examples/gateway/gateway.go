@@ -22,6 +22,7 @@ type config struct {
 	store     sessionshare.SharedStore
 	registry  *registry
 	upstreams map[string]string // MCP endpoints of upstream servers, by name
+	stateful  map[string]bool   // those of which a session needs the same one all the time
 	log       *slog.Logger
 
 	noticed time.Duration // until the load balancer has noticed that readiness fails
@@ -50,6 +51,7 @@ func newGateway(cfg config) (*gateway, error) {
 		Scope:       g.scope,
 		OpenHeaders: []string{toolScope},
 		Check:       g.check,
+		Ended:       g.ended,
 		Logger:      g.log,
 		// No hint tells of a revoked grant, so that check has to ask this often.
 		RecheckInterval: recheck,
@@ -108,7 +110,7 @@ func (g *gateway) check(_ context.Context, b sessionshare.Binding) error {
 const recheck = 2 * time.Second
 
 // factoryTimeout bounds how long upstreams may take to be connected.
-const factoryTimeout = 5 * time.Second
+const factoryTimeout = 8 * time.Second
 
 // server makes the MCP server of one session's copy on this replica: the tools of
 // the endpoint's upstreams. Whatever it looks at is the same on all replicas: the
@@ -133,7 +135,7 @@ func (g *gateway) server(req *http.Request) *mcp.Server {
 	defer cancel()
 	readOnly := req.Header.Get(toolScope) == "read"
 	for _, name := range e.Upstreams {
-		up := &upstream{name: name, url: g.upstreams[name], life: session.Context(), log: log}
+		up := &upstream{name: name, url: g.upstreams[name], stateful: g.stateful[name], session: session, log: log}
 		// Half the tools would be worse than none: the client is told to come again.
 		if err := up.addTools(ctx, server, readOnly); err != nil {
 			log.Warn("an upstream cannot be reached", "upstream", name, "error", err)

@@ -4,7 +4,7 @@
 //
 //	go run ./examples/gateway
 //
-// starts one replica with two upstream servers of its own and prints what to do
+// starts one replica with three upstream servers of its own and prints what to do
 // with it. With -upstream NAME=URL (more than once), it offers yours.
 package main
 
@@ -34,7 +34,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	cfg := config{upstreams: map[string]string{}, log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	cfg := config{upstreams: map[string]string{}, stateful: map[string]bool{}, log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	listen := flags.String("listen", "127.0.0.1:8080", "where to listen")
 	dir := flags.String("registry", filepath.Join(os.TempDir(), "sessionshare-gateway"), "folder of endpoints and tokens")
@@ -46,6 +46,10 @@ func run(ctx context.Context, args []string) error {
 			return fmt.Errorf("%q is not NAME=URL", s)
 		}
 		cfg.upstreams[name] = url
+		return nil
+	})
+	flags.Func("stateful", "`NAME` of an upstream that keeps something for each session, as a browser does", func(s string) error {
+		cfg.stateful[s] = true
 		return nil
 	})
 	if err := flags.Parse(args); err != nil {
@@ -67,7 +71,7 @@ func start(ctx context.Context, cfg config, listen, dir string) (err error) {
 			return err
 		}
 		defer demo.close()
-		cfg.upstreams = demo.urls
+		cfg.upstreams, cfg.stateful = demo.urls, demo.stateful
 	}
 	l, err := net.Listen("tcp", listen)
 	if err != nil {

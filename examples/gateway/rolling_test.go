@@ -169,7 +169,7 @@ func TestTheProgram(t *testing.T) {
 	token, _ := f.token("alice", "")
 	cs, err := f.connect(bearer(token), "tools")
 	require.NoError(t, err)
-	require.Len(t, toolNames(t, cs), 3)
+	require.Len(t, toolNames(t, cs), 5)
 
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, cmd.Wait())

@@ -194,9 +194,9 @@ func (p *Proxy) failed(w http.ResponseWriter, req *http.Request, err error) {
 type balance Proxy
 
 // RoundTrip sends req to the backend whose turn it is. A backend that cannot be
-// dialled has seen nothing of it, so that the next one is tried; after any other
-// failure the request may have been served, and sending it again is the client's
-// decision.
+// dialled has seen nothing of it, so that the next one is tried, and so is a GET
+// that got no answer, which changes nothing. After any other failure the request
+// may have been served, and sending it again is the client's decision.
 func (b *balance) RoundTrip(req *http.Request) (*http.Response, error) {
 	p := (*Proxy)(b)
 	var tried []string
@@ -212,10 +212,11 @@ func (b *balance) RoundTrip(req *http.Request) (*http.Response, error) {
 			return resp, nil
 		}
 		last = fmt.Errorf("roundrobin: backend %s: %w", backend, err)
-		if !isDialError(err) || !replayable(req) || req.Context().Err() != nil {
+		repeatable := isDialError(err) || req.Method == http.MethodGet
+		if !repeatable || !replayable(req) || req.Context().Err() != nil {
 			return nil, last
 		}
-		p.opts.Logger.Info("roundrobin: backend is dead, trying the next", "backend", backend)
+		p.opts.Logger.Info("roundrobin: backend does not answer, trying the next", "backend", backend)
 	}
 }
 

@@ -152,6 +152,22 @@ func TestADeadBackendIsPassedOver(t *testing.T) {
 	require.Equal(t, "c", get(t, url), "a GET has no body to repeat")
 }
 
+// A replica that shuts down breaks connections it has not read from yet. A POST
+// may have been served, a GET is asked of the next one.
+func TestABackendThatBreaksIsPassedOverByGETsOnly(t *testing.T) {
+	breaks := backend(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	_, url := front(t, Options{}, breaks, backend(t, named("b")))
+	status, body := do(t, http.MethodGet, url, nil)
+	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, "b", body)
+	for _, method := range []string{http.MethodPost, http.MethodDelete} {
+		status, _ = do(t, method, url, nil)
+		require.Equal(t, http.StatusBadGateway, status)
+		status, _ = do(t, method, url, nil)
+		require.Equal(t, http.StatusOK, status)
+	}
+}
+
 func TestBodiesOverTheLimitAreStreamedOnce(t *testing.T) {
 	const limit = 1000
 	_, url := front(t, Options{MaxBuffered: limit}, backend(t, named("")), dead(t))
