@@ -44,6 +44,9 @@ func (c *hostedCopy) follow(holder string) {
 			defer c.closeStream("", s)
 			req := c.internalRequest(nil)
 			req.Method, req.Body = http.MethodGet, http.NoBody
+			if last := c.lastSeen(); c.h.events != nil && last != "" {
+				req.Header.Set(headerLastEventID, last) // what has left is not replayed
+			}
 			c.sdk.ServeHTTP(&forwarder{c: c, header: http.Header{}}, withCancel(req, ctx))
 		})
 	case holder == "" && own != nil:
