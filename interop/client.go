@@ -47,6 +47,9 @@ const (
 	NoCancel Quirk = "a call is cancelled without telling the server"
 	// NoResumeAfterReset: an answer's stream is resumed after a clean end only.
 	NoResumeAfterReset Quirk = "the stream of a call is not resumed after a reset"
+	// NoLastEventID: the session's stream is reopened as if it were new, so that
+	// with an EventStore all is replayed.
+	NoLastEventID Quirk = "the stream is reopened without Last-Event-ID"
 )
 
 // A Maker makes clients of one kind.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -20,7 +21,7 @@ var MCPGo = Maker{
 	New: func() (Client, error) {
 		return &mcpGoClient{roots: []mcp.Root{{URI: "file:///first", Name: "first"}}}, nil
 	},
-	Quirks: []Quirk{NoResumeAfterReset},
+	Quirks: []Quirk{NoResumeAfterReset, NoLastEventID},
 }
 
 type mcpGoClient struct {
@@ -52,7 +53,7 @@ func (c *mcpGoClient) Seen() *Seen { return &c.seen }
 func (c *mcpGoClient) SessionID() string { return c.c.GetSessionId() }
 
 func (c *mcpGoClient) Connect(ctx context.Context, url string) error {
-	t, err := transport.NewStreamableHTTP(url, transport.WithContinuousListening())
+	t, err := transport.NewStreamableHTTP(url, transport.WithContinuousListening(), transport.WithHTTPLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ var faultSteps = []Step{
 		if !r.W.Variant.Events || r.W.Variant.JSON {
 			return Unsupported("no event store")
 		}
-		return onEach(func() (int, error) {
+		return r.onEach(ctx, func() (int, error) {
 			a := r.call(ctx, "hangUp", Args{Text: "back again", MS: 300})
 			return a.replica, a.expect("back again")
 		})
@@ -41,15 +41,28 @@ var faultSteps = []Step{
 		}
 		return r.cutCall(ctx, true)
 	}},
-	{"a replica dies: calls go on", func(ctx context.Context, r *Run) error { return r.lose(ctx, other(r.holder())) }},
+	{"a replica dies: calls go on", func(ctx context.Context, r *Run) error {
+		i, err := r.awaitHolder(ctx)
+		if err != nil {
+			return err
+		}
+		return r.lose(ctx, other(i))
+	}},
 	{"the replica of the stream dies: messages go on", func(ctx context.Context, r *Run) error {
-		if err := r.lose(ctx, r.holder()); err != nil {
+		i, err := r.awaitHolder(ctx)
+		if err != nil {
+			return err
+		}
+		if err := r.lose(ctx, i); err != nil {
 			return err
 		}
 		return r.listens(ctx, "after the death")
 	}},
 	{"a replica is deployed: calls go on, none fails", func(ctx context.Context, r *Run) error {
-		i := r.holder()
+		i, err := r.awaitHolder(ctx)
+		if err != nil {
+			return err
+		}
 		stopped := make(chan error, 1)
 		go func() {
 			m := r.W.Member(i)
@@ -122,7 +135,7 @@ func (r *Run) dropStream(ctx context.Context, reset bool) error {
 		if !Eventually(ctx, time.Second, func() bool { e, ok := r.W.Tap.Stream(r.C.SessionID()); return !ok || e.cut != before.cut }) {
 			return errors.New("the stream did not end")
 		}
-		if err := r.listens(ctx, fmt.Sprint("after drop ", n)); err != nil {
+		if err := r.listens(ctx, fmt.Sprintf("after drop %d, reset %v", n, reset)); err != nil {
 			return err
 		}
 	}
@@ -132,8 +145,8 @@ func (r *Run) dropStream(ctx context.Context, reset bool) error {
 // listens waits for the client's stream, and checks that messages from all
 // replicas arrive, once.
 func (r *Run) listens(ctx context.Context, text string) error {
-	if !Eventually(ctx, 8*time.Second, func() bool { return r.holder() >= 0 }) {
-		return errors.New("the client does not reopen its stream")
+	if _, err := r.awaitHolder(ctx); err != nil {
+		return err
 	}
 	return r.fromEach(ctx, func(ctx context.Context, i int) error {
 		mark, text := r.C.Seen().Mark(), fmt.Sprint(text, " from ", i)
@@ -169,6 +182,14 @@ func (r *Run) cutCall(ctx context.Context, reset bool) error {
 
 func other(i int) int { return (i + 1) % Replicas }
 
+// awaitHolder is holder, once there is one.
+func (r *Run) awaitHolder(ctx context.Context) (int, error) {
+	if !Eventually(ctx, 8*time.Second, func() bool { return r.holder() >= 0 }) {
+		return -1, errors.New("the client does not reopen its stream")
+	}
+	return r.holder(), nil
+}
+
 // lose kills a replica, makes calls, and starts it again.
 func (r *Run) lose(ctx context.Context, i int) error {
 	r.W.Cluster.Kill(i)
@@ -181,13 +202,27 @@ func (r *Run) lose(ctx context.Context, i int) error {
 	if err := r.W.Cluster.Restart(i); err != nil {
 		return err
 	}
-	return onEach(func() (int, error) {
+	return r.onEach(ctx, func() (int, error) {
 		a := r.call(ctx, "echo", Args{Text: "again"})
 		return a.replica, a.expect("again")
 	})
 }
 
 var endSteps = []Step{
+	{"no message has come twice", func(_ context.Context, r *Run) error {
+		if err := r.can(NoLastEventID); err != nil && r.W.Variant.Events {
+			return err
+		}
+		var twice []string
+		seen := map[string]bool{}
+		for _, text := range r.C.Seen().Texts(0, "log") {
+			if seen[text] {
+				twice = append(twice, text)
+			}
+			seen[text] = true
+		}
+		return same("came twice", twice, []string{})
+	}},
 	{"a second session is its own, and its end is its own", func(ctx context.Context, r *Run) error {
 		c, err := r.Maker.New()
 		if err != nil {
@@ -207,13 +242,14 @@ var endSteps = []Step{
 		}); err != nil {
 			return err
 		}
+		id := c.SessionID()
 		if err := c.Terminate(ctx); err != nil {
 			return err
 		}
-		if err := r.gone(ctx, c.SessionID()); err != nil {
+		if err := r.gone(ctx, id); err != nil {
 			return err
 		}
-		return onEach(func() (int, error) {
+		return r.onEach(ctx, func() (int, error) {
 			a := r.call(ctx, "echo", Args{Text: "here"})
 			return a.replica, a.expect("here")
 		})

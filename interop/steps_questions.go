@@ -34,7 +34,7 @@ var questionSteps = []Step{
 		for n := range 10 {
 			want = append(want, fmt.Sprintf("re: many-%d", n))
 		}
-		return onEach(func() (int, error) {
+		return r.onEach(ctx, func() (int, error) {
 			a := r.call(ctx, "elicitMany", Args{Text: "many", N: 10})
 			return a.replica, r.asked(a, strings.Join(want, ","))
 		})
@@ -64,7 +64,7 @@ func (r *Run) asked(a answer, want string) error {
 
 // ask has each replica ask a question, in a call.
 func (r *Run) ask(ctx context.Context, tool, text, want string) error {
-	return onEach(func() (int, error) {
+	return r.onEach(ctx, func() (int, error) {
 		a := r.call(ctx, tool, Args{Text: text})
 		return a.replica, r.asked(a, want)
 	})
@@ -117,12 +117,12 @@ func (r *Run) everywhere(ctx context.Context) error {
 	if !Eventually(ctx, 5*time.Second, func() bool { return r.holder() >= 0 }) {
 		return errors.New("the client has no stream")
 	}
-	if err := onEach(func() (int, error) {
+	if err := r.onEach(ctx, func() (int, error) {
 		a := r.call(ctx, "echo", Args{Text: "x"})
 		return a.replica, a.expect("x")
 	}); err != nil {
 		return err
 	}
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // a replica that has just started hears hints
 	return nil
 }

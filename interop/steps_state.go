@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -83,32 +84,40 @@ func (r *Run) logsAt(ctx context.Context, level string) error {
 		}
 		return strings.Join(want, " ")
 	}
-	n, deadline := 0, time.Now().Add(r.settle())
-	return onEach(func() (int, error) {
-		for {
-			n++
-			text, mark := fmt.Sprint(level, n), r.C.Seen().Mark()
-			a := r.call(ctx, "log", Args{Text: text})
-			if !r.hearsCall(a.replica) {
-				return a.replica, nil
+	right := map[int]bool{}
+	deadline := time.Now().Add(r.settle())
+	for n := 0; len(right) < Replicas; n++ {
+		text, mark := fmt.Sprint(level, n), r.C.Seen().Mark()
+		a := r.call(ctx, "log", Args{Text: text})
+		if right[a.replica] || !r.hearsCall(a.replica) {
+			right[a.replica] = true
+			for range rand.IntN(Replicas) {
+				_ = r.C.Ping(ctx) // see onEach
 			}
-			if err := a.expect(text); err != nil {
-				return a.replica, err
-			}
-			want := check(a.replica, text)
-			r.C.Seen().Await(ctx, time.Second, mark, len(strings.Fields(want)), func(e Event) bool { return e.Kind == "log" })
-			time.Sleep(20 * time.Millisecond) // for what should not come
-			var got []string
-			for _, t := range r.C.Seen().Texts(mark, "log") {
-				if strings.HasPrefix(t, text+"-") {
-					got = append(got, t)
-				}
-			}
-			if err := same("log", strings.Join(got, " "), want); err == nil || time.Now().After(deadline) {
-				return a.replica, err
+			continue
+		}
+		if err := a.expect(text); err != nil {
+			return err
+		}
+		want := check(a.replica, text)
+		r.C.Seen().Await(ctx, 250*time.Millisecond, mark, len(strings.Fields(want)), func(e Event) bool { return e.Kind == "log" })
+		time.Sleep(20 * time.Millisecond) // for what should not come
+		var got []string
+		for _, t := range r.C.Seen().Texts(mark, "log") {
+			if strings.HasPrefix(t, text+"-") {
+				got = append(got, t)
 			}
 		}
-	})
+		err := same("log", strings.Join(got, " "), want)
+		if err != nil && time.Now().After(deadline) {
+			return err
+		}
+		right[a.replica] = err == nil
+		if err != nil {
+			delete(right, a.replica)
+		}
+	}
+	return nil
 }
 
 // noted waits until the handlers of all replicas have noted a line for a session.

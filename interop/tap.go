@@ -34,6 +34,7 @@ type Exchange struct {
 	Replica int    // -1 until it has answered
 	Status  int
 	Resumed bool // had a Last-Event-ID
+	Began   bool // something of the body has gone to the client
 	Open    bool // the answer goes on
 
 	cut chan bool // true: by a reset
@@ -72,10 +73,11 @@ func (t *Tap) Stream(session string) (Exchange, bool) {
 	}))
 }
 
-// Call returns the newest open answer to a tools/call of a session.
+// Call returns the newest open answer to a tools/call of a session, of which the
+// client has got the first event.
 func (t *Tap) Call(session string) (Exchange, bool) {
 	return last(t.Find(func(e Exchange) bool {
-		return e.RPC == "tools/call" && e.Session == session && e.Open && e.Status == http.StatusOK
+		return e.RPC == "tools/call" && e.Session == session && e.Open && e.Began && e.Status == http.StatusOK
 	}))
 }
 
@@ -214,7 +216,10 @@ func (w *tapWriter) Write(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	w.writeHeader(http.StatusOK)
-	return w.w.Write(b)
+	n, err := w.w.Write(b)
+	_ = http.NewResponseController(w.w).Flush()
+	w.t.update(func() { w.e.Began = true })
+	return n, err
 }
 
 // FlushError serves http.ResponseController.
