@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -53,6 +54,30 @@ func (e discreet) Error() string {
 
 func (e discreet) Unwrap() error { return e.ServerError }
 
+// await runs f, and leaves it behind when ctx ends. The driver obeys contexts,
+// but with a thousand callers its tidying up takes longer than they may wait.
+// f must touch nothing of the caller's afterwards.
+func await[T any](ctx context.Context, f func() (T, error)) (value T, err error) {
+	if err := ctx.Err(); err != nil {
+		return value, err
+	}
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := f()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		return value, ctx.Err()
+	}
+}
+
 // now asks the primary for its clock. It is read within the call, so what the
 // store makes of it is off by one round trip at most, and by no replica's clock.
 func (s *Store) now(ctx context.Context) (time.Time, error) {
@@ -96,41 +121,47 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, bool, error) {
 	return values[0], values[0] != nil, nil
 }
 
-// GetMany implements [sessionshare.BatchGetter]. The keys are read by one
-// query, and the clock beside it.
+// GetMany implements [sessionshare.BatchGetter].
 func (s *Store) GetMany(ctx context.Context, keys []string) ([][]byte, error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := s.begin(ctx)
 	defer cancel()
-	type clock struct {
-		now time.Time
-		err error
+	keys = slices.Clone(keys)
+	found, err := await(ctx, func() (map[string][]byte, error) { return s.read(ctx, keys) })
+	if err != nil {
+		return nil, failed(ctx, "get", err)
 	}
-	asked := make(chan clock, 1)
+	values := make([][]byte, len(keys))
+	for i, key := range keys {
+		values[i] = bytes.Clone(found[key]) // a key may be named twice
+	}
+	return values, nil
+}
+
+// read reads the keys that are alive with one query, and the clock beside it.
+func (s *Store) read(ctx context.Context, keys []string) (map[string][]byte, error) {
+	var now time.Time
+	asked := make(chan error, 1)
 	go func() {
-		now, err := s.now(ctx)
-		asked <- clock{now, err}
+		var err error
+		now, err = s.now(ctx)
+		asked <- err
 	}()
 	var found []document
 	cursor, err := s.keys.Find(ctx, bson.D{in(keys)})
 	if err == nil {
 		err = cursor.All(ctx, &found)
 	}
-	c := <-asked
-	if err = cmp.Or(err, c.err); err != nil {
-		return nil, failed(ctx, "get", err)
+	if err = cmp.Or(err, <-asked); err != nil {
+		return nil, err
 	}
-	byKey := make(map[string][]byte, len(found))
+	values := make(map[string][]byte, len(found))
 	for _, d := range found {
-		if d.Expires.After(c.now) {
-			byKey[d.Key] = d.Value.Data
+		if d.Expires.After(now) {
+			values[d.Key] = d.Value.Data
 		}
-	}
-	values := make([][]byte, len(keys))
-	for i, key := range keys {
-		values[i] = bytes.Clone(byKey[key]) // a key may be named twice
 	}
 	return values, nil
 }
@@ -147,22 +178,30 @@ func checkPut(value []byte, ttl time.Duration) error {
 
 // change asks for the time, gives it to f, and says what failed. Two upserts of
 // one key can meet: the loser is told that the key exists, and tries again.
-func (s *Store) change(ctx context.Context, op string, f func(ctx context.Context, now time.Time) error) error {
+func (s *Store) change(ctx context.Context, op string, f func(ctx context.Context, now time.Time) (bool, error)) (bool, error) {
 	ctx, cancel := s.begin(ctx)
 	defer cancel()
-	for {
-		now, err := s.now(ctx)
-		if err == nil {
-			err = f(ctx, now)
+	done, err := await(ctx, func() (bool, error) {
+		for {
+			now, err := s.now(ctx)
+			if err != nil {
+				return false, err
+			}
+			done, err := f(ctx, now)
+			if !mongo.IsDuplicateKeyError(err) || ctx.Err() != nil {
+				return done, err
+			}
 		}
-		switch {
-		case err == nil:
-			return nil
-		case mongo.IsDuplicateKeyError(err) && ctx.Err() == nil:
-			continue
-		}
-		return failed(ctx, op, err)
+	})
+	if err != nil {
+		return false, failed(ctx, op, err)
 	}
+	return done, nil
+}
+
+// matched says whether an update found the document that it was for.
+func matched(result *mongo.UpdateResult, err error) (bool, error) {
+	return err == nil && result.MatchedCount == 1, err
 }
 
 // Put implements [sessionshare.SharedStore].
@@ -170,17 +209,19 @@ func (s *Store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	if err := checkPut(value, ttl); err != nil {
 		return err
 	}
-	return s.change(ctx, "put", func(ctx context.Context, now time.Time) error {
-		_, err := s.keys.UpdateOne(ctx, bson.D{in([]string{key})}, set(value, until(now, ttl)), options.UpdateOne().SetUpsert(true))
-		return err
+	value = bytes.Clone(value)
+	_, err := s.change(ctx, "put", func(ctx context.Context, now time.Time) (bool, error) {
+		return matched(s.keys.UpdateOne(ctx, bson.D{in([]string{key})}, set(value, until(now, ttl)), options.UpdateOne().SetUpsert(true)))
 	})
+	return err
 }
 
 // Delete implements [sessionshare.SharedStore].
 func (s *Store) Delete(ctx context.Context, key string) error {
 	ctx, cancel := s.begin(ctx)
 	defer cancel()
-	if _, err := s.keys.DeleteOne(ctx, bson.D{in([]string{key})}); err != nil {
+	_, err := await(ctx, func() (*mongo.DeleteResult, error) { return s.keys.DeleteOne(ctx, bson.D{in([]string{key})}) })
+	if err != nil {
 		return failed(ctx, "delete", err)
 	}
 	return nil
@@ -194,45 +235,41 @@ func (s *Store) PutDelete(ctx context.Context, put string, value []byte, ttl tim
 	if err := checkPut(value, ttl); err != nil {
 		return err
 	}
-	return s.change(ctx, "put and delete", func(ctx context.Context, now time.Time) error {
+	value = bytes.Clone(value)
+	_, err := s.change(ctx, "put and delete", func(ctx context.Context, now time.Time) (bool, error) {
 		_, err := s.keys.BulkWrite(ctx, []mongo.WriteModel{
 			mongo.NewUpdateOneModel().SetFilter(bson.D{in([]string{put})}).SetUpdate(set(value, until(now, ttl))).SetUpsert(true),
 			mongo.NewUpdateOneModel().SetFilter(bson.D{in([]string{del})}).SetUpdate(set([]byte{}, time.UnixMilli(0))),
 		}, options.BulkWrite().SetOrdered(true))
-		return err
+		return err == nil, err
 	})
+	return err
 }
 
 // Touch implements [sessionshare.Toucher]. It never shortens a life.
-func (s *Store) Touch(ctx context.Context, key string, ttl time.Duration) (found bool, err error) {
+func (s *Store) Touch(ctx context.Context, key string, ttl time.Duration) (bool, error) {
 	if ttl <= 0 {
 		return false, errTTL
 	}
-	err = s.change(ctx, "touch", func(ctx context.Context, now time.Time) error {
-		result, err := s.keys.UpdateOne(ctx, bson.D{in([]string{key}), alive(now)},
-			bson.D{{Key: "$max", Value: bson.D{{Key: "exp", Value: until(now, ttl)}}}})
-		found = err == nil && result.MatchedCount == 1
-		return err
+	return s.change(ctx, "touch", func(ctx context.Context, now time.Time) (bool, error) {
+		return matched(s.keys.UpdateOne(ctx, bson.D{in([]string{key}), alive(now)},
+			bson.D{{Key: "$max", Value: bson.D{{Key: "exp", Value: until(now, ttl)}}}}))
 	})
-	return found, err
 }
 
 // CompareAndSwap implements [sessionshare.CompareAndSwapper].
-func (s *Store) CompareAndSwap(ctx context.Context, key string, old, new []byte, ttl time.Duration) (swapped bool, err error) {
+func (s *Store) CompareAndSwap(ctx context.Context, key string, old, new []byte, ttl time.Duration) (bool, error) {
 	if err := checkPut(new, ttl); err != nil {
 		return false, err
 	}
-	err = s.change(ctx, "compare and swap", func(ctx context.Context, now time.Time) (err error) {
+	old, new = bytes.Clone(old), bytes.Clone(new)
+	return s.change(ctx, "compare and swap", func(ctx context.Context, now time.Time) (bool, error) {
 		if old == nil {
-			swapped, err = s.create(ctx, key, set(new, until(now, ttl)), now)
-			return err
+			return s.create(ctx, key, set(new, until(now, ttl)), now)
 		}
-		result, err := s.keys.UpdateOne(ctx, bson.D{in([]string{key}), {Key: "v", Value: bson.Binary{Data: old}}, alive(now)},
-			set(new, until(now, ttl)))
-		swapped = err == nil && result.MatchedCount == 1
-		return err
+		return matched(s.keys.UpdateOne(ctx, bson.D{in([]string{key}), {Key: "v", Value: bson.Binary{Data: old}}, alive(now)},
+			set(new, until(now, ttl))))
 	})
-	return swapped, err
 }
 
 // create stores a key that is missing or expired. If it is alive the filter

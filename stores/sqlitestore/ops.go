@@ -68,22 +68,48 @@ func failed(ctx context.Context, op string, err error) error {
 	return fmt.Errorf("sqlitestore: %s: %w", op, err)
 }
 
+// await runs f, and leaves it behind when ctx ends: SQLite obeys the context
+// while it waits for a lock, but not while a disk hangs in a write. f must touch
+// nothing of the caller's afterwards.
+func await[T any](ctx context.Context, f func() (T, error)) (value T, err error) {
+	if err := ctx.Err(); err != nil {
+		return value, err
+	}
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := f()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		return value, ctx.Err()
+	}
+}
+
 // insist runs f until it does not find the file locked, or ctx ends: SQLite
 // gives up after busy_timeout, and a caller has its own idea of how long to wait.
 // Nothing that f did is left when the file was locked.
-func insist(ctx context.Context, f func() error) error {
-	for {
-		err := f()
-		var coded *sqlite.Error
-		if err == nil || ctx.Err() != nil || !errors.As(err, &coded) || coded.Code()&0xff != sqlite3.SQLITE_BUSY {
-			return err
+func insist[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	return await(ctx, func() (T, error) {
+		for {
+			value, err := f()
+			var coded *sqlite.Error
+			if err == nil || ctx.Err() != nil || !errors.As(err, &coded) || coded.Code()&0xff != sqlite3.SQLITE_BUSY {
+				return value, err
+			}
+			// SQLite has waited already, unless waiting would have been of no use.
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Millisecond):
+			}
 		}
-		// SQLite has waited already, unless waiting would have been of no use.
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Millisecond):
-		}
-	}
+	})
 }
 
 // Get implements [sessionshare.SharedStore].
@@ -107,16 +133,16 @@ func (s *Store) GetMany(ctx context.Context, keys []string) ([][]byte, error) {
 	for i, key := range keys {
 		args[i] = key
 	}
-	found := make(map[string][]byte, len(keys))
-	err := insist(ctx, func() error {
-		clear(found)
-		return s.read(ctx, s.q.get+strings.Repeat(", ?", len(keys)-1)+")", args, func(rows *sql.Rows) error {
+	found, err := insist(ctx, func() (map[string][]byte, error) {
+		found := make(map[string][]byte, len(args))
+		err := s.read(ctx, s.q.get+strings.Repeat(", ?", len(args)-1)+")", args, func(rows *sql.Rows) error {
 			var key string
 			var value []byte
 			err := rows.Scan(&key, &value)
 			found[key] = value
 			return err
 		})
+		return found, err
 	})
 	if err != nil {
 		return nil, failed(ctx, "get", err)
@@ -147,14 +173,13 @@ func (s *Store) read(ctx context.Context, query string, args []any, row func(*sq
 func (s *Store) exec(ctx context.Context, op, query string, args ...any) (changed bool, err error) {
 	ctx, cancel := s.begin(ctx)
 	defer cancel()
-	err = insist(ctx, func() error {
+	changed, err = insist(ctx, func() (bool, error) {
 		result, err := s.writes.ExecContext(ctx, query, args...)
 		if err != nil {
-			return err
+			return false, err
 		}
 		n, err := result.RowsAffected()
-		changed = n > 0
-		return err
+		return n > 0, err
 	})
 	if err != nil {
 		return false, failed(ctx, op, err)
@@ -177,7 +202,7 @@ func (s *Store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	if err := checkPut(value, ttl); err != nil {
 		return err
 	}
-	_, err := s.exec(ctx, "put", s.q.put, key, value, ms(ttl))
+	_, err := s.exec(ctx, "put", s.q.put, key, bytes.Clone(value), ms(ttl))
 	return err
 }
 
@@ -201,6 +226,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, key string, old, new []byte,
 	if err := checkPut(new, ttl); err != nil {
 		return false, err
 	}
+	old, new = bytes.Clone(old), bytes.Clone(new)
 	if old == nil {
 		return s.exec(ctx, "compare and swap", s.q.create, key, new, ms(ttl))
 	}
@@ -214,7 +240,10 @@ func (s *Store) PutDelete(ctx context.Context, put string, value []byte, ttl tim
 	}
 	ctx, cancel := s.begin(ctx)
 	defer cancel()
-	err := insist(ctx, func() error { return s.putDelete(ctx, put, value, ms(ttl), del) })
+	value = bytes.Clone(value)
+	_, err := insist(ctx, func() (struct{}, error) {
+		return struct{}{}, s.putDelete(ctx, put, value, ms(ttl), del)
+	})
 	if err != nil {
 		return failed(ctx, "put and delete", err)
 	}

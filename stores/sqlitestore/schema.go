@@ -48,15 +48,15 @@ func (s *Store) Sweep(ctx context.Context) error {
 func (s *Store) expiredAfter(ctx context.Context, last string) (keys []any, err error) {
 	ctx, cancel := s.begin(ctx)
 	defer cancel()
-	err = insist(ctx, func() error {
-		keys = keys[:0]
-		return s.read(ctx, `SELECT k FROM `+s.table+` WHERE k > ? AND expires_at <= `+now+` ORDER BY k LIMIT ?`,
+	keys, err = insist(ctx, func() (keys []any, err error) {
+		err = s.read(ctx, `SELECT k FROM `+s.table+` WHERE k > ? AND expires_at <= `+now+` ORDER BY k LIMIT ?`,
 			[]any{last, sweepBatch}, func(rows *sql.Rows) error {
 				var key string
 				err := rows.Scan(&key)
 				keys = append(keys, key)
 				return err
 			})
+		return keys, err
 	})
 	if err != nil {
 		return nil, failed(ctx, "sweep", err)
