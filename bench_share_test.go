@@ -72,6 +72,7 @@ func BenchmarkAdmissionParallel(b *testing.B) {
 	run := func(b *testing.B, h http.Handler, ids []string) {
 		var next atomic.Int64
 		b.ReportAllocs()
+		b.ResetTimer()
 		b.RunParallel(func(pb *testing.PB) {
 			q := newBenchRequest(ids[int(next.Add(1))%len(ids)], benchCall)
 			for pb.Next() {

@@ -244,6 +244,7 @@ func BenchmarkResume(b *testing.B) {
 		id := benchOpen(b, h)
 		q := newBenchRequest(id, benchCall)
 		b.ReportAllocs()
+		b.ResetTimer()
 		for range b.N {
 			c, ok := h.replica.lookup(id)
 			require.True(b, ok)
