@@ -51,14 +51,14 @@ func (r *Replica) closeSession(ctx context.Context, sessionID string, rec *recor
 		ttl = max(ttl, 2*rec.idle())
 	}
 	r.stats.closed.Add(1)
-	m := &closing{mark: r.keys.closed(d), ttl: ttl, record: r.keys.session(d), session: d.short(), id: sessionID, rec: rec}
-	m.value = []byte("1")
-	if r.opts.Ended != nil && rec != nil && how == closedByHost {
-		m.value = []byte("1." + newTag(16))
-		m.ended = true
+	m := &closing{mark: r.keys.closed(d), ttl: ttl, record: r.keys.session(d), session: d.short(), id: sessionID, rec: rec, how: how}
+	m.value, m.ended = []byte("1"), new(sync.Once)
+	if r.opts.Ended != nil {
+		m.value = []byte("1." + newTag(16)) // tells who was first
 	}
 	r.closures.addSession(sessionID, m)
 	if c, ok := r.lookup(sessionID); ok {
+		m.copy = c
 		defer c.end(ErrClosed)
 	}
 	r.purge(ctx, sessionID)
@@ -117,7 +117,9 @@ type closing struct {
 	session string  // for the log; "" for an endpoint
 	id      string  // of the session
 	rec     *record // may be nil
-	ended   bool    // Options.Ended is to be called
+	how     closer
+	copy    *hostedCopy // the one here; may be nil
+	ended   *sync.Once  // calls Options.Ended; shared by all attempts of this replica
 
 	stored  bool
 	storing bool
@@ -138,6 +140,9 @@ func (k *closures) addSession(id string, m *closing) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	m.forget = k.r.now().Add(m.ttl)
+	if before := k.sessions[id]; before != nil && before.within == nil {
+		m.value, m.ended = before.value, before.ended // whose outcome may be open
+	}
 	k.sessions[id] = m
 }
 
@@ -177,26 +182,7 @@ func (k *closures) store(ctx context.Context, m *closing) error {
 	k.mu.Lock()
 	m.storing = true
 	k.mu.Unlock()
-	var err error
-	if !m.ended {
-		if k.r.store != nil {
-			err = k.r.store.mark(ctx, m.mark, m.value, m.ttl, m.record)
-		}
-	} else {
-		first := true
-		if k.r.store != nil {
-			first, err = k.r.store.markFirst(ctx, m.mark, m.value, m.ttl)
-		}
-		if err == nil && first {
-			k.r.callEnded(ctx, m)
-		}
-		if err == nil && k.r.store != nil {
-			_ = k.r.store.delete(ctx, m.record)
-		}
-	}
-	if err == nil {
-		k.r.closedNow(m)
-	}
+	err := k.put(ctx, m)
 	k.mu.Lock()
 	m.storing = false
 	now := k.r.now()
@@ -220,21 +206,62 @@ func (k *closures) store(ctx context.Context, m *closing) error {
 	return nil
 }
 
-// closedNow tells the others of a mark that was stored, and removes what belonged
-// to a session.
-func (r *Replica) closedNow(m *closing) {
+// put stores the mark m, and does what follows from that: the others are told and
+// the copy here ends before Options.Ended takes its time, and what belonged to the
+// session goes after it.
+func (k *closures) put(ctx context.Context, m *closing) error {
+	r, first := k.r, true
+	switch {
+	case r.store == nil:
+	case m.session == "" || r.opts.Ended == nil:
+		if err := r.store.mark(ctx, m.mark, m.value, m.ttl, m.record); err != nil {
+			return err
+		}
+	default:
+		var err error
+		if first, err = k.putFirst(ctx, m); err != nil {
+			return err
+		}
+	}
 	if m.session == "" {
 		r.hints.publishSoon("", hintEndpoint, m.mark)
-		return
+		return nil
 	}
-	d := digestOf(m.id)
-	r.hints.publishSoon("", hintClosed, string(d))
-	if r.store != nil {
-		r.owned.run(func() {
-			for _, key := range []string{r.keys.state(d), r.keys.data(d), r.keys.stream(d)} {
-				_ = r.store.delete(context.Background(), key)
-			}
-		})
+	r.hints.publishSoon("", hintClosed, string(digestOf(m.id)))
+	if m.copy != nil {
+		m.copy.end(ErrClosed)
+	}
+	if r.opts.Ended != nil && first && m.how == closedByHost && m.rec != nil {
+		m.ended.Do(func() { r.callEnded(ctx, m) })
+	}
+	if r.store != nil && first {
+		// Who was not first leaves this to who was, whose Ended may be reading it.
+		r.owned.run(func() { r.forgetSession(digestOf(m.id)) })
+	}
+	return nil
+}
+
+// putFirst is the part of put that finds out whether this replica is the one that
+// closes the session.
+func (k *closures) putFirst(ctx context.Context, m *closing) (first bool, err error) {
+	if m.rec == nil && m.how == closedByHost {
+		values, err := k.r.store.get(ctx, m.record)
+		if err != nil {
+			return false, err
+		}
+		m.rec, _ = decodeRecord(values[0])
+	}
+	first, err = k.r.store.markFirst(ctx, m.mark, m.value, m.ttl)
+	if err == nil {
+		_ = k.r.store.delete(ctx, m.record)
+	}
+	return first, err
+}
+
+// forgetSession removes what belonged to a session that is closed.
+func (r *Replica) forgetSession(d sessionDigest) {
+	for _, key := range []string{r.keys.state(d), r.keys.data(d), r.keys.stream(d)} {
+		_ = r.store.delete(context.Background(), key)
 	}
 }
 

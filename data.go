@@ -148,7 +148,7 @@ const endedTime = 5 * time.Second
 // while its data can be read.
 func (r *Replica) callEnded(ctx context.Context, m *closing) {
 	s := &Session{r: r, digest: digestOf(m.id), rec: m.rec, resumed: true}
-	if c, ok := r.lookup(m.id); ok {
+	if c := m.copy; c != nil {
 		s.resumed = c.resumed
 		c.local.mu.Lock()
 		s.local.raw = c.local.raw

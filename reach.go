@@ -173,9 +173,17 @@ func (s *reach) swap(ctx context.Context, key string, old, new []byte, ttl time.
 }
 
 // markFirst stores a close mark and reports whether this is the one that closed
-// the session: value is nobody else's. On a store that cannot tell, it is.
+// the session: value is nobody else's. On a store that cannot swap, two that do so
+// at the same moment both are.
 func (s *reach) markFirst(ctx context.Context, mark string, value []byte, ttl time.Duration) (first bool, err error) {
 	if s.swapper == nil {
+		values, err := s.get(ctx, mark)
+		if err != nil {
+			return false, err
+		}
+		if values[0] != nil {
+			return bytes.Equal(values[0], value), nil
+		}
 		return true, s.put(ctx, mark, value, ttl)
 	}
 	first, err = s.swap(ctx, mark, nil, value, ttl)
