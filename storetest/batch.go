@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -140,10 +141,15 @@ func getManyOneMoment(e *env) {
 	}
 	forth, back = append(forth, last), append(back, first)
 	var done atomic.Bool
+	var reads atomic.Int32
 	var torn atomic.Pointer[string]
 	count := func() (err error) {
 		defer done.Store(true)
-		rounds(400, func(i int) {
+		rounds(4000, func(i int) {
+			if reads.Load() > 100 {
+				return
+			}
+			runtime.Gosched()
 			for _, key := range []string{first, last} {
 				if err == nil {
 					err = e.a.Put(e.ctx(), key, []byte(strconv.Itoa(i+1)), long)
@@ -159,6 +165,7 @@ func getManyOneMoment(e *env) {
 	read := func() error {
 		for !done.Load() {
 			for i, keys := range [][]string{forth, back} {
+				runtime.Gosched()
 				got, err := s.GetMany(e.ctx(), keys)
 				if err != nil {
 					return err
@@ -167,6 +174,7 @@ func getManyOneMoment(e *env) {
 				if i == 1 {
 					f, l = l, f
 				}
+				reads.Add(1)
 				if f != l && f != l+1 {
 					found := strconv.Itoa(f) + " and " + strconv.Itoa(l)
 					torn.Store(&found)
@@ -196,6 +204,7 @@ func putDeleteOrder(e *env) {
 					return err
 				}
 				if found {
+					runtime.Gosched() // spinning would hold up who deletes
 					continue
 				}
 				_, marked, err := e.b.Get(e.ctx(), mark)
@@ -206,7 +215,7 @@ func putDeleteOrder(e *env) {
 			}
 			return nil
 		}
-		e.together(watch, watch, func() error {
+		e.together(watch, func() error {
 			defer done.Store(true)
 			return s.PutDelete(e.ctx(), mark, []byte("1"), long, record)
 		})

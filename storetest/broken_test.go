@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -81,6 +82,7 @@ func (m mistake) replica(l *lab) sessionshare.SharedStore {
 type lab struct {
 	*sessionshare.MemoryStore
 	hang     hang
+	calls    atomic.Int64 // of all methods
 	sweeping atomic.Int32 // sweeps that run
 	mu       sync.Mutex   // guards all below
 	stash    map[string]stashed
@@ -99,6 +101,14 @@ func (l *lab) last(key string) (stashed, bool) {
 	defer l.mu.Unlock()
 	e, ok := l.stash[key]
 	return e, ok
+}
+
+// pause makes the middle of a mistake last until others have done something. It
+// does not sleep: in virtual time that would wait for all of them.
+func (l *lab) pause() {
+	for start, tries := l.calls.Load(), 0; l.calls.Load() < start+3 && tries < 200; tries++ {
+		runtime.Gosched()
+	}
 }
 
 // expired returns the value of a key that has expired, by itself.
@@ -181,7 +191,9 @@ type broken struct {
 	sweep     func(ctx context.Context) error
 }
 
+// k is called by every method that has a key.
 func (s *broken) k(key string) string {
+	s.calls.Add(1)
 	if s.key != nil {
 		return s.key(key)
 	}

@@ -193,6 +193,7 @@ func readsGoForward(e *env) {
 				back.Store(true)
 			}
 			seen = max(seen, string(value))
+			runtime.Gosched()
 		}
 		return nil
 	}

@@ -115,7 +115,7 @@ var hintMistakes = []mistake{
 	}},
 	{"drops what a slow subscriber does not take", "subscribe-no-gap", "", func(s *broken) {
 		s.publish = func(ctx context.Context, channel string, msg []byte) error {
-			pause() // no faster than the lab can take it, which would notice
+			time.Sleep(time.Microsecond) // no faster than the lab can take it, which would notice
 			return s.lab.Publish(ctx, channel, msg)
 		}
 		s.subscribe = func(ctx context.Context, channels []string, deliver func(string, []byte)) error {
@@ -179,17 +179,21 @@ var otherMistakes = []mistake{
 				return errors.New("somebody else sweeps")
 			}
 			defer s.sweeping.Store(0)
-			pause()
+			s.pause()
 			return s.lab.Sweep(ctx)
 		}
 	}},
 	{"looks, then deletes", "sweep-races-put", "", func(s *broken) {
 		s.sweep = func(ctx context.Context) error {
+			var found []string
 			for _, key := range s.keys() {
 				if e, _ := s.last(key); !e.deleted && s.left(key) == 0 {
-					pause()
-					s.lab.Delete(ctx, key)
+					found = append(found, key)
 				}
+			}
+			s.pause()
+			for _, key := range found {
+				s.lab.Delete(ctx, key)
 			}
 			return ctx.Err()
 		}
@@ -198,7 +202,7 @@ var otherMistakes = []mistake{
 		s.sweep = func(ctx context.Context) error {
 			s.sweeping.Add(1)
 			defer s.sweeping.Add(-1)
-			pause()
+			s.pause()
 			return s.lab.Sweep(ctx)
 		}
 		s.get = func(ctx context.Context, key string) ([]byte, bool, error) {

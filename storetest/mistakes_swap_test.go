@@ -66,7 +66,7 @@ var batchMistakes = []mistake{
 					return nil, err
 				}
 				values = append(values, v)
-				pause()
+				s.pause()
 			}
 			return values, nil
 		}
@@ -88,7 +88,7 @@ var batchMistakes = []mistake{
 		s.putDelete = func(ctx context.Context, put string, value []byte, ttl time.Duration, del string) error {
 			if ttl > 0 && ctx.Err() == nil {
 				s.lab.Delete(ctx, del)
-				pause()
+				s.pause()
 			}
 			return s.lab.Put(ctx, put, value, ttl)
 		}
@@ -183,7 +183,7 @@ var swapMistakes = []mistake{
 			if old != nil || found {
 				return s.lab.CompareAndSwap(ctx, key, old, new, ttl)
 			}
-			pause()
+			s.pause()
 			err := s.lab.Put(ctx, key, new, ttl)
 			return err == nil, err
 		}
@@ -194,7 +194,7 @@ var swapMistakes = []mistake{
 			if old == nil || !found || !bytes.Equal(now, old) {
 				return s.lab.CompareAndSwap(ctx, key, old, new, ttl)
 			}
-			pause()
+			s.pause()
 			err := s.lab.Put(ctx, key, new, ttl)
 			return err == nil, err
 		}

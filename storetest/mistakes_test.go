@@ -4,20 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 )
-
-// pause lets others go ahead in the middle of a mistake. It does not sleep: in
-// virtual time that would wait for all of them.
-func pause() {
-	for range 20 {
-		runtime.Gosched()
-	}
-}
 
 var byteMistakes = []mistake{
 	{"a missing key is an empty value", "get-missing", "", func(s *broken) {
@@ -238,7 +229,7 @@ var lifeMistakes = []mistake{
 			old, found, _ := s.lab.Get(ctx, key)
 			if half := len(value) / 2; found && len(old) == len(value) && half > 1000 {
 				s.lab.Put(ctx, key, slices.Concat(value[:half], old[half:]), ttl)
-				pause()
+				s.pause()
 				if now, found, _ := s.lab.Get(ctx, key); found {
 					return s.lab.Put(ctx, key, slices.Concat(now[:half], value[half:]), ttl)
 				}
@@ -256,7 +247,7 @@ var lifeMistakes = []mistake{
 			defer mu.Unlock()
 			if old := before[key]; bytes.HasPrefix(value, []byte("step")) {
 				before[key] = value
-				if reads++; reads%2 == 0 && old != nil {
+				if reads++; reads%3 == 0 && old != nil {
 					return []byte("step 00"), found, err
 				}
 			}

@@ -62,7 +62,7 @@ var touchMistakes = []mistake{
 			if err != nil || !found || ttl <= 0 {
 				return s.lab.Touch(ctx, key, ttl)
 			}
-			pause()
+			s.pause()
 			if now, _, _ := s.lab.Get(ctx, key); now != nil && !bytes.Equal(now, value) {
 				return s.lab.CompareAndSwap(ctx, key, now, value, ttl)
 			}
@@ -99,7 +99,7 @@ var touchMistakes = []mistake{
 			if err != nil || !found || ttl <= 0 {
 				return s.lab.Touch(ctx, key, ttl)
 			}
-			pause()
+			s.pause()
 			if e, ok := s.last(key); ok && e.deleted {
 				return true, s.lab.Put(ctx, key, value, ttl)
 			}

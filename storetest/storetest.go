@@ -105,7 +105,9 @@ func cases() []testCase {
 
 func (c testCase) runOn(t tb, a, b sessionshare.SharedStore, opts Options) {
 	opts.Precision = cmp.Or(opts.Precision, DefaultPrecision)
-	c.run(&env{tb: t, sentence: c.sentence, a: a, b: b, opts: opts, prefix: "t" + strings.ToLower(rand.Text()) + "."})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	c.run(&env{tb: t, sentence: c.sentence, a: a, b: b, opts: opts, prefix: "t" + strings.ToLower(rand.Text()) + ".", context: ctx})
 }
 
 // env is what a case works with: two stores over one backend, keys that nobody
@@ -116,6 +118,7 @@ type env struct {
 	a, b     sessionshare.SharedStore
 	opts     Options
 	prefix   string
+	context  context.Context
 }
 
 func (e *env) failf(format string, args ...any) {
@@ -133,12 +136,8 @@ func (e *env) must(what string, err error) {
 
 func (e *env) key(name string) string { return e.prefix + name }
 
-// ctx returns a context that outlives any call of a store that works.
-func (e *env) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	e.Cleanup(cancel)
-	return ctx
-}
+// ctx returns a context that outlives any case on a store that works.
+func (e *env) ctx() context.Context { return e.context }
 
 const long = time.Hour
 

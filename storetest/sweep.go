@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -64,6 +65,7 @@ func sweepRacesPut(e *env) {
 				if err := s.Sweep(e.ctx()); err != nil {
 					return err
 				}
+				runtime.Gosched()
 			}
 			return nil
 		}

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -154,6 +155,7 @@ func touchKeepsValue(e *env) {
 			if _, err := t.Touch(e.ctx(), e.key("k"), long); err != nil {
 				return err
 			}
+			runtime.Gosched()
 		}
 		return nil
 	}
@@ -165,6 +167,7 @@ func touchKeepsValue(e *env) {
 				err = e.a.Put(e.ctx(), e.key("k"), []byte(value), long)
 			}
 			for range 4 {
+				runtime.Gosched()
 				if got, _, _ := e.a.Get(e.ctx(), e.key("k")); string(got) != value {
 					undone.Store(true)
 				}
