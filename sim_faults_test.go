@@ -2,6 +2,8 @@ package sessionshare
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -104,6 +106,13 @@ func (s simStore) writes(op, key string) {
 			sim.violated("rule 3: replica %d writes (%s) the record of %v, but its last good look is %v old", n.index, op, s, age)
 		}
 	}
+}
+
+// simEndpointKey is the key of an endpoint's mark, told by the design and not by
+// the code.
+func simEndpointKey(e Endpoint) string {
+	sum := sha256.Sum256([]byte(e.Name + "\x00" + e.Incarnation))
+	return DefaultKeyPrefix + "endpoint." + hex.EncodeToString(sum[:])
 }
 
 // A simFault is a way in which a store misbehaves.

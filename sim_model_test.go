@@ -191,7 +191,7 @@ func (sim *simulation) look() {
 			ttl time.Duration
 		}{
 			{DefaultKeyPrefix + keyClosed + s.digest, 2 * simIdle},
-			{keyspace{DefaultKeyPrefix}.endpoint(s.endpoint), minEndpointMark},
+			{simEndpointKey(s.endpoint), minEndpointMark},
 		} {
 			if e, ok := entries[mark.key]; ok {
 				s.stored = false // a marked record is none

@@ -151,12 +151,12 @@ func (sim *simulation) landOpen(f *simFlight) {
 		s.serving[f.n] = time.Now()
 		sim.sessions = append(sim.sessions, s)
 		sim.byDigest[s.digest] = s
-		if sim.endpointsClosing[keyspace{DefaultKeyPrefix}.endpoint(s.endpoint)] {
+		if sim.endpointsClosing[simEndpointKey(s.endpoint)] {
 			s.closing = true
 		}
 		sim.note("   opened %v", s)
 	case http.StatusNotFound:
-		if !sim.endpointsClosing[keyspace{DefaultKeyPrefix}.endpoint(f.s.endpoint)] {
+		if !sim.endpointsClosing[simEndpointKey(f.s.endpoint)] {
 			sim.violated("rule 7: %v got 404, but its endpoint is open", f)
 		}
 	case http.StatusServiceUnavailable:
@@ -189,7 +189,7 @@ func (sim *simulation) closeEndpoint(n *simNode, e Endpoint) {
 		return
 	}
 	sim.mu.Lock()
-	sim.endpointsClosing[keyspace{DefaultKeyPrefix}.endpoint(e)] = true
+	sim.endpointsClosing[simEndpointKey(e)] = true
 	for _, s := range sim.sessions {
 		s.closing = s.closing || s.endpoint == e
 	}
