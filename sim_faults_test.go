@@ -18,6 +18,17 @@ type simStore struct {
 	sights *simSights
 }
 
+// simHintingStore is a simStore that carries hints.
+type simHintingStore struct{ simStore }
+
+func (s simHintingStore) Publish(ctx context.Context, channel string, msg []byte) error {
+	return hintingStore{s.faultView}.Publish(ctx, channel, msg)
+}
+
+func (s simHintingStore) Subscribe(ctx context.Context, channels []string, deliver func(string, []byte)) error {
+	return hintingStore{s.faultView}.Subscribe(ctx, channels, deliver)
+}
+
 // simSights is what one process knows of marks: when it last began a read that
 // found a key missing.
 type simSights struct {

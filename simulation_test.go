@@ -67,6 +67,7 @@ type simulation struct {
 	zero time.Time
 
 	plain  bool // the store has the three methods only
+	hints  bool // or it has all, and carries hints
 	always bool // every request reads
 
 	nodes   []*simNode
@@ -114,7 +115,8 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), bad: &simRand{rng: rand.New(rand.NewPCG(seed, 2))},
 		zero: time.Now(), byDigest: map[string]*simSession{}, endpointsClosing: map[string]bool{},
 	}
-	sim.plain, sim.always = sim.rng.IntN(4) == 0, sim.rng.IntN(8) == 0
+	kind := sim.rng.IntN(4)
+	sim.plain, sim.hints, sim.always = kind == 0, kind == 1, sim.rng.IntN(8) == 0
 	sim.c = newCluster(t, 0)
 	for i := range simReplicas {
 		n := &simNode{sim: sim, index: i}
@@ -143,9 +145,14 @@ func (sim *simulation) start(n *simNode) {
 	n.doubts.Store(false)
 	n.node = sim.c.add(func(cfg *nodeConfig) {
 		cfg.n.view.set(simHealthy(sim.bad))
-		cfg.opts.Store = simStore{cfg.n.view, n, &simSights{missing: map[string]time.Time{}}}
-		if sim.plain {
-			cfg.opts.Store = plainStore{cfg.opts.Store}
+		store := simStore{cfg.n.view, n, &simSights{missing: map[string]time.Time{}}}
+		switch {
+		case sim.plain:
+			cfg.opts.Store = plainStore{store}
+		case sim.hints:
+			cfg.opts.Store = simHintingStore{store}
+		default:
+			cfg.opts.Store = store
 		}
 		cfg.opts.RecheckInterval = testRecheck
 		if sim.always {
