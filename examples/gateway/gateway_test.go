@@ -132,6 +132,10 @@ func TestAnEndpointMadeAnewHasNoneOfTheOldSessions(t *testing.T) {
 	cs, err := f.connect(alice, "all")
 	require.NoError(t, err)
 	f.everywhere(http.StatusOK, alice, "all", cs.ID())
+	idle, err := f.connect(alice, "all")
+	require.NoError(t, err)
+	told := make(chan error, 1)
+	go func() { told <- idle.Wait() }()
 	other, err := f.connect(alice, "other")
 	require.NoError(t, err)
 	defer other.Close()
@@ -145,6 +149,11 @@ func TestAnEndpointMadeAnewHasNoneOfTheOldSessions(t *testing.T) {
 	f.create("all", "clock") // in the same second
 	f.everywhere(http.StatusNotFound, alice, "all", cs.ID())
 	_ = cs.Close()
+	select { // a client that does nothing but listen is told by its stream
+	case <-told:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the stream of a session on the deleted endpoint goes on")
+	}
 
 	anew, err := f.connect(alice, "all")
 	require.NoError(t, err)

@@ -90,6 +90,25 @@ func TestRollingRestartLosesNoSession(t *testing.T) {
 	require.Eventually(t, func() bool { return f.stats().Closed == clients }, time.Second, 10*time.Millisecond)
 }
 
+// A gateway that leaves says so first, and serves what still comes: the load
+// balancer has not noticed yet.
+func TestReadinessFailsWhileCallsGoOn(t *testing.T) {
+	f := newFleet(t, nil)
+	f.create("all", "clock")
+	token, _ := f.token("alice", "")
+	cs, err := f.connect(bearer(token), "all")
+	require.NoError(t, err)
+	defer cs.Close()
+	f.all[0].noticed = 3 * time.Second // for machines that are slow
+	f.all[0].stop()
+	require.Eventually(t, func() bool {
+		resp, err := http.Get("http://" + f.all[0].addr + "/readyz")
+		return err == nil && resp.Body.Close() == nil && resp.StatusCode == http.StatusServiceUnavailable
+	}, 2*time.Second, time.Millisecond)
+	status, _ := f.status(0, bearer(token), "all", cs.ID())
+	require.Equal(t, http.StatusOK, status)
+}
+
 // A load is one client that calls all the time.
 type load struct {
 	session *mcp.ClientSession

@@ -12,32 +12,36 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A watched browser notes which of its sessions are used.
+// A watched browser notes which of its sessions are used, and how many there were.
 type watchedBrowser struct {
 	*mcp.Server
-	mu   sync.Mutex // guards used
-	used map[string]int
+	mu     sync.Mutex // guards all below
+	used   map[string]int
+	opened int
 }
 
 func newWatchedBrowser() *watchedBrowser {
 	b := &watchedBrowser{Server: newBrowser(), used: map[string]int{}}
 	b.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-			if method == "tools/call" {
-				b.mu.Lock()
+			b.mu.Lock()
+			switch method {
+			case "initialize":
+				b.opened++
+			case "tools/call":
 				b.used[req.GetSession().ID()]++
-				b.mu.Unlock()
 			}
+			b.mu.Unlock()
 			return next(ctx, method, req)
 		}
 	})
 	return b
 }
 
-func (b *watchedBrowser) usedSessions() int {
+func (b *watchedBrowser) count() (opened, used int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.used)
+	return b.opened, len(b.used)
 }
 
 func (b *watchedBrowser) open() (n int) {
@@ -57,7 +61,9 @@ func TestOneBrowserForAllReplicas(t *testing.T) {
 	token, _ := f.token("alice", "")
 	cs, err := f.connect(bearer(token), "web")
 	require.NoError(t, err)
-	require.Zero(t, browser.open(), "looking at the tools opens no browser")
+	f.everywhere(http.StatusOK, bearer(token), "web", cs.ID()) // three copies
+	require.Zero(t, browser.open(), "looking at the tools leaves no browser open")
+	before, _ := browser.count()
 
 	var calls sync.WaitGroup
 	for range 10 {
@@ -69,7 +75,9 @@ func TestOneBrowserForAllReplicas(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	require.Equal(t, 1, browser.usedSessions())
+	opened, used := browser.count()
+	require.Equal(t, 1, opened-before)
+	require.Equal(t, 1, used)
 	require.Equal(t, 1, browser.open())
 
 	other, err := f.connect(bearer(token), "web")
