@@ -2,7 +2,6 @@ package sessionshare
 
 import (
 	"context"
-	"net/http"
 	"time"
 )
 
@@ -185,7 +184,9 @@ func (w *streamWriter) wake() {
 
 // tend sends what is due and returns when to come again.
 func (w *streamWriter) tend(heartbeat time.Duration) (next time.Duration, err error) {
-	w.mu.Lock()
+	if !w.mu.TryLock() {
+		return sweepTick, nil // something is being written, for long perhaps
+	}
 	defer w.mu.Unlock()
 	now := w.c.r.now()
 	next = time.Hour
@@ -209,9 +210,6 @@ func (w *streamWriter) tend(heartbeat time.Duration) (next time.Duration, err er
 	if heartbeat > 0 {
 		if since(now, w.wrote) >= heartbeat {
 			flush = true
-			rc := http.NewResponseController(w.ResponseWriter)
-			_ = rc.SetWriteDeadline(time.Now().Add(heartbeat))
-			defer func() { _ = rc.SetWriteDeadline(time.Time{}) }()
 			if err := w.send([]byte(": \n\n")); err != nil {
 				return 0, err
 			}
@@ -219,7 +217,7 @@ func (w *streamWriter) tend(heartbeat time.Duration) (next time.Duration, err er
 		next = min(next, heartbeat-since(now, w.wrote))
 	}
 	if flush {
-		if err := http.NewResponseController(w.ResponseWriter).Flush(); err != nil && !isUnsupported(err) {
+		if err := w.flush(); err != nil && !isUnsupported(err) {
 			return 0, err
 		}
 	}
@@ -240,7 +238,7 @@ func (w *streamWriter) forwarded(data []byte) error {
 	if err := w.send(eventOf(data)); err != nil {
 		return err
 	}
-	if err := http.NewResponseController(w.ResponseWriter).Flush(); err != nil && !isUnsupported(err) {
+	if err := w.flush(); err != nil && !isUnsupported(err) {
 		return err
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,6 +19,7 @@ type clientStream struct {
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when the GET has left the SDK
 	own     bool          // the library's own
+	ended   bool          // closeStream was called; c.mu
 	taken   bool          // ended because the client has a newer one on another replica; c.mu
 	w       *streamWriter // of a client's
 	nonce   string        // tells the client's streams apart
@@ -45,12 +47,14 @@ func (c *hostedCopy) openStream(key string, s *clientStream) bool {
 		c.streams = map[string]*clientStream{}
 	}
 	c.streams[key] = s
+	if before != nil {
+		before.end()
+	}
 	c.mu.Unlock()
 	if c.r.draining.Load() {
 		s.cancel() // Drain may have come before s was to be seen
 	}
 	if before != nil {
-		before.cancel()
 		<-before.done
 	}
 	return true
@@ -63,6 +67,7 @@ func (c *hostedCopy) closeStream(key string, s *clientStream) {
 	if c.streams[key] == s {
 		delete(c.streams, key)
 	}
+	s.ended = true
 	if !s.own {
 		c.used = now
 	}
@@ -79,9 +84,24 @@ func (c *hostedCopy) endStreams() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.streams {
-		s.cancel()
+		s.end()
 	}
 }
+
+// end ends the stream. A write to its peer that has been under way for a while is
+// not waited for. c.mu is held.
+func (s *clientStream) end() {
+	s.cancel()
+	if s.w == nil || s.ended {
+		return
+	}
+	if began := s.w.writing.Load(); began != 0 && time.Since(time.Unix(0, began)) >= stuckWrite {
+		_ = http.NewResponseController(s.w.ResponseWriter).SetWriteDeadline(time.Now())
+	}
+}
+
+// stuckWrite is how long a write to a healthy peer may take.
+const stuckWrite = time.Second
 
 // listening reports whether a client has a stream open here. c.mu is held.
 func (c *hostedCopy) listening() bool {
@@ -111,7 +131,7 @@ func (h *handler) serveGET(c *hostedCopy, w http.ResponseWriter, req *http.Reque
 	ask := c.askedFor(given)
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()
-	sw := &streamWriter{ResponseWriter: w, c: c, ask: ask, given: given}
+	sw := &streamWriter{ResponseWriter: w, c: c, ask: ask, given: given, lost: cancel}
 	s := &clientStream{c: c, cancel: cancel, done: make(chan struct{}), w: sw, nonce: newTag(8), inbox: make(chan string, inboxSize)}
 	if ask.stream == "" {
 		sw.merged = map[string]*merging{}
@@ -177,8 +197,11 @@ type streamWriter struct {
 	c     *hostedCopy
 	ask   streamAsk
 	given string        // Last-Event-ID as it came
+	lost  func()        // ends the stream: nothing gets through to the client
 	kick  chan struct{} // wakes tend; nil for the stream of a call
 	open  chan struct{} // closed when the stream has begun; nil likewise
+
+	writing atomic.Int64 // since when a write is under way, in ns of Unix time; 0: none
 
 	mu      sync.Mutex // guards all below, and writing
 	began   bool
@@ -245,6 +268,7 @@ func (w *streamWriter) Write(b []byte) (int, error) {
 		return w.ResponseWriter.Write(b)
 	}
 	if err := w.split.split(b, w.event); err != nil {
+		w.lost()
 		return 0, err
 	}
 	return len(b), nil
@@ -265,7 +289,30 @@ func (w *streamWriter) event(text []byte) error {
 // send writes text. w.mu is held.
 func (w *streamWriter) send(text []byte) error {
 	w.wrote = w.c.r.now()
-	_, err := w.ResponseWriter.Write(text)
+	return w.bounded(func(*http.ResponseController) error {
+		_, err := w.ResponseWriter.Write(text)
+		return err
+	})
+}
+
+// flush sends what was written. w.mu is held.
+func (w *streamWriter) flush() error {
+	return w.bounded((*http.ResponseController).Flush)
+}
+
+// bounded gives f, which writes, as long as a heartbeat: a connection that takes
+// nothing for so long has lost its peer. w.mu is held.
+func (w *streamWriter) bounded(f func(*http.ResponseController) error) error {
+	patience := w.c.r.opts.StreamHeartbeat
+	if patience < 0 {
+		patience = DefaultStreamHeartbeat
+	}
+	rc, now := http.NewResponseController(w.ResponseWriter), time.Now()
+	_ = rc.SetWriteDeadline(now.Add(patience))
+	w.writing.Store(now.UnixNano())
+	err := f(rc)
+	w.writing.Store(0)
+	_ = rc.SetWriteDeadline(time.Time{})
 	return err
 }
 
@@ -279,7 +326,11 @@ func (w *streamWriter) FlushError() error {
 	if !w.began {
 		w.writeHeader(http.StatusOK)
 	}
-	return http.NewResponseController(w.ResponseWriter).Flush()
+	err := w.flush()
+	if err != nil && !isUnsupported(err) && w.lost != nil {
+		w.lost() // the SDK does not look at it
+	}
+	return err
 }
 
 // forgetError removes what http.Error has left in the header of an answer that
