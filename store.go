@@ -36,10 +36,11 @@ const (
 //     alike. An error leaves the outcome open: the write may have been applied,
 //     or be applied later, even after a later Delete. Errors name no key and no
 //     value.
-//   - Context: a call returns soon after ctx ends (50 ms), whatever the store
-//     does, with an error for which errors.Is(err, ctx.Err()) holds.
+//   - Context: a call returns soon after ctx ends (50 ms), be it by deadline or
+//     by cancellation, whatever the store does, with an error for which
+//     errors.Is(err, ctx.Err()) holds.
 //   - Bytes: values are copied at the border. The caller may change a slice
-//     after Put returned, and one that Get gave it.
+//     after Put returned, be it with an error, and one that Get gave it.
 //   - Bounds: keys are 1 to [MaxKeyBytes] bytes of [a-z0-9._-]. Values are 1 to
 //     [MaxValueBytes] bytes, any bytes, never empty.
 //
@@ -80,8 +81,9 @@ type BatchGetter interface {
 // one round trip. The library closes sessions with it: the mark is put, then
 // the record is deleted.
 type PutDeleter interface {
-	// PutDelete is Put(put, value, ttl) followed by Delete(del). It is in that
-	// order also when it is cut in the middle: del is gone only if put is there.
+	// PutDelete is Put(put, value, ttl) followed by Delete(del), another key. It is
+	// in that order also when it is cut in the middle, or when the store refuses
+	// the put: del is gone only if put is there.
 	PutDelete(ctx context.Context, put string, value []byte, ttl time.Duration, del string) error
 }
 
@@ -91,7 +93,8 @@ type CompareAndSwapper interface {
 	// CompareAndSwap stores new under key for ttl if the value of key is old, and
 	// reports whether it did. A nil old means that key must be missing. If it
 	// reports false, neither the value nor the life of key has changed. new is
-	// never empty.
+	// never empty. An adapter does not repeat a swap by itself: one whose answer
+	// was lost would come out as false.
 	CompareAndSwap(ctx context.Context, key string, old, new []byte, ttl time.Duration) (swapped bool, err error)
 }
 
