@@ -26,7 +26,8 @@ const (
 //   - Concurrency: called by many goroutines at once. Operations on one key are
 //     linearizable across all replicas: what a write that returned nil stored,
 //     every read that begins afterwards sees, on every replica. Reads go to the
-//     primary, never to a copy that may lag.
+//     primary, never to a copy that may lag. (A deposed primary may answer until
+//     it notices: an adapter's paper says for how long.)
 //   - Time: ttl is a positive duration on the store's own clock. The clocks of
 //     the replicas play no part. A ttl that is zero or negative is an error and
 //     changes nothing. An expired key is missing, at once and for every method,
@@ -38,7 +39,8 @@ const (
 //     value.
 //   - Context: a call returns soon after ctx ends (50 ms), be it by deadline or
 //     by cancellation, whatever the store does, with an error for which
-//     errors.Is(err, ctx.Err()) holds.
+//     errors.Is(err, ctx.Err()) holds. Where the driver does not get there alone,
+//     the adapter leaves the call behind.
 //   - Bytes: values are copied at the border. The caller may change a slice
 //     after Put returned, be it with an error, and one that Get gave it.
 //   - Bounds: keys are 1 to [MaxKeyBytes] bytes of [a-z0-9._-]. Values are 1 to
@@ -111,8 +113,8 @@ type PubSub interface {
 	// ctx is done or the subscription breaks; then it returns an error that says
 	// which. It calls deliver from one goroutine, in the order in which one
 	// publisher published. deliver returns fast and may keep msg. Subscribe does
-	// not hide a gap: when messages may have been missed it returns, and the
-	// caller subscribes again.
+	// not hide a gap that it can know of: when messages may have been missed it
+	// returns, and the caller subscribes again.
 	Subscribe(ctx context.Context, channels []string, deliver func(channel string, msg []byte)) error
 }
 
