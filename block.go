@@ -19,7 +19,7 @@ const (
 
 	// maxLastEventID bounds what is carried along, maxCarried how often.
 	maxLastEventID = 512
-	maxCarried     = 'j' - 'a'
+	maxCarried     = 'z' - 'a'
 )
 
 // A streamAsk is what a GET asks for.
@@ -57,11 +57,12 @@ func parseAsk(lastEventID string) (a streamAsk) {
 // writeBlock writes a block. One that carries an event looks as the SDK's own first
 // events do: the TypeScript SDK's parser passes on no event without a data field,
 // and a client that has not seen the ID comes back for the session's stream, where
-// its call is never answered.
+// its call is never answered. It says when to come again too, for a client that
+// was told to hurry once would use all its tries up in no time.
 func writeBlock(w http.ResponseWriter, carried string) {
 	id := "id: " + blockMark + rand.Text()[:10]
 	if carried != "" {
-		id += blockMark + carried + "\nevent: prime\ndata: "
+		id += blockMark + carried + "\nevent: prime\nretry: 1000\ndata: "
 	}
 	_, _ = w.Write([]byte(id + "\n\n"))
 }

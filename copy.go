@@ -80,6 +80,8 @@ type post struct {
 	internal bool // sent by this library: a replay, a cancellation
 	awaited  bool // internal, and its one handler has not begun
 
+	stream *postStream // nil without an EventStore
+
 	// handedOver says that a handler has ended the answer's stream on purpose
 	// (CloseSSEStream): the client takes the answer up with a GET. Guarded by
 	// hostedCopy.mu.

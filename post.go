@@ -1,6 +1,7 @@
 package sessionshare
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -32,6 +33,13 @@ func (h *handler) servePOST(c *hostedCopy, w http.ResponseWriter, req *http.Requ
 		if answered, err := h.relay(c, pw, req, b); answered || err != nil {
 			return err
 		}
+	}
+	if h.events != nil && len(p.calls) > 0 {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		p.stream = &postStream{cancel: cancel, done: make(chan struct{})}
+		defer close(p.stream.done)
+		req = req.WithContext(ctx)
 	}
 	c.begin(p)
 	func() {
@@ -154,8 +162,51 @@ func (w *postWriter) event(text []byte) error {
 	if w.waiting > 0 && isResponse(e.data) {
 		w.waiting--
 	}
+	w.nameStream(e.id)
 	_, err := w.ResponseWriter.Write(out)
 	return err
+}
+
+// A postStream is the answer to a POST where an EventStore keeps it: the client can
+// take it up with a GET.
+type postStream struct {
+	name   string // the SDK's; "" before its first event; guarded by hostedCopy.mu
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the POST has left the SDK
+}
+
+// nameStream learns the name of the stream from the ID of its first event.
+func (w *postWriter) nameStream(id []byte) {
+	s := w.post.stream
+	if s == nil || s.name != "" || len(id) == 0 {
+		return
+	}
+	name, _, _ := strings.Cut(string(id), "_")
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	s.name = name
+}
+
+// takeUp ends the POST whose answer a client takes up with a GET, and waits for
+// it: the newest request for a stream wins, for the older one's connection may be
+// dead without anybody having noticed. The SDK would answer 409.
+func (c *hostedCopy) takeUp(ctx context.Context, stream string) {
+	var old *postStream
+	c.mu.Lock()
+	for _, p := range c.posts {
+		if p.stream != nil && p.stream.name == stream {
+			old = p.stream
+		}
+	}
+	c.mu.Unlock()
+	if old == nil {
+		return
+	}
+	old.cancel()
+	select {
+	case <-old.done:
+	case <-ctx.Done():
+	}
 }
 
 func (w *postWriter) isJSON() bool {

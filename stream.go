@@ -156,6 +156,8 @@ func (h *handler) serveGET(c *hostedCopy, w http.ResponseWriter, req *http.Reque
 	}
 	if ask.stream == "" {
 		defer s.tendFrom(ctx)()
+	} else {
+		c.takeUp(ctx, ask.stream)
 	}
 	c.sdk.ServeHTTP(sw, req)
 	return sw.finish(func() *recorded { return h.verdict(req) })
