@@ -47,7 +47,7 @@ func (c *hostedCopy) follow(holder string) {
 			if last := c.lastSeen(); c.h.events != nil && last != "" {
 				req.Header.Set(headerLastEventID, last) // what has left is not replayed
 			}
-			c.sdk.ServeHTTP(&forwarder{c: c, header: http.Header{}}, withCancel(req, ctx))
+			c.sdk.ServeHTTP(&forwarder{c: c, header: http.Header{}, lost: cancel}, withCancel(req, ctx))
 		})
 	case holder == "" && own != nil:
 		own.cancel()
@@ -70,6 +70,7 @@ func (v valuesOf) Value(key any) any { return v.values.Value(key) }
 type forwarder struct {
 	c      *hostedCopy
 	header http.Header
+	lost   func() // ends the GET
 	split  sseSplitter
 }
 
@@ -90,12 +91,26 @@ var errNoHolder = errors.New("sessionshare: the session has no stream")
 
 func (f *forwarder) event(text []byte) error {
 	e := parseEvent(text)
-	c := f.c
-	c.sawEvent(e.id)
-	if len(e.data) == 0 {
-		return nil
+	if len(e.data) > 0 {
+		switch err := f.forward(f.c.outgoing(e.data)); {
+		case err == nil:
+		case errors.Is(err, errEventLarge):
+			f.c.sawEvent(e.id) // it will be as large the next time
+			return err
+		default:
+			if f.c.h.events != nil {
+				f.lost() // the next GET goes on with this one
+			}
+			return err
+		}
 	}
-	data := c.outgoing(e.data)
+	f.c.sawEvent(e.id)
+	return nil
+}
+
+// forward sends a message to the replica that holds the client's stream.
+func (f *forwarder) forward(data []byte) error {
+	c := f.c
 	c.mu.Lock()
 	holder := c.holder
 	c.forwarded++
@@ -116,8 +131,7 @@ func (f *forwarder) event(text []byte) error {
 	if err := c.r.store.put(context.Background(), key, bytes.Clone(data), outTTL); err != nil {
 		return err
 	}
-	c.r.hints.publish(context.Background(), holder, hintOut, string(c.digest)+" "+strings.TrimPrefix(key, c.r.keys.prefix))
-	return nil
+	return c.r.hints.publish(context.Background(), holder, hintOut, string(c.digest)+" "+strings.TrimPrefix(key, c.r.keys.prefix))
 }
 
 // receiveOut is called for a hint that a message for the client's stream is in
@@ -156,7 +170,7 @@ func (c *hostedCopy) redirect(key string) {
 		return
 	}
 	if holder := string(values[0][:replicaTag]); holder != c.r.hints.self {
-		c.r.hints.publish(ctx, holder, hintOut, string(c.digest)+" "+key)
+		_ = c.r.hints.publish(ctx, holder, hintOut, string(c.digest)+" "+key)
 	}
 }
 
@@ -254,12 +268,12 @@ func (k *notes) flush() {
 			}
 			seen[d] = true
 			if 1+len(about)+digestLen > maxHint {
-				k.r.hints.publish(context.Background(), key.holder, hintNotes, string(about))
+				_ = k.r.hints.publish(context.Background(), key.holder, hintNotes, string(about))
 				about = []byte(key.data + "\n")
 			}
 			about = append(about, d...)
 		}
-		k.r.hints.publish(context.Background(), key.holder, hintNotes, string(about))
+		_ = k.r.hints.publish(context.Background(), key.holder, hintNotes, string(about))
 	}
 }
 

@@ -2,6 +2,7 @@ package sessionshare
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -156,7 +157,7 @@ func (k *hints) subscribe(ctx context.Context) {
 func (k *hints) watch(ctx context.Context, broken <-chan struct{}) {
 	last, pause := k.r.now(), probeFirst
 	for {
-		k.publish(ctx, k.self, hintProbe, "")
+		_ = k.publish(ctx, k.self, hintProbe, "")
 		timer := time.NewTimer(pause)
 		select {
 		case <-broken:
@@ -196,9 +197,9 @@ func sleepOr(ctx context.Context, d time.Duration, stop <-chan struct{}) {
 
 // publish sends a hint to the replica with this tag, or to all. It is best effort
 // and bounded in time.
-func (k *hints) publish(ctx context.Context, to string, kind byte, about string) {
+func (k *hints) publish(ctx context.Context, to string, kind byte, about string) error {
 	if k.pub == nil {
-		return
+		return nil
 	}
 	channel := k.r.keys.prefix + channelAll
 	if to != "" {
@@ -206,17 +207,20 @@ func (k *hints) publish(ctx context.Context, to string, kind byte, about string)
 	}
 	msg := append([]byte{kind}, about...)
 	if len(msg) > maxHint {
-		return
+		return errHintLarge
 	}
-	_, _ = reached(ctx, k.r.store, func(ctx context.Context) (struct{}, error) {
+	_, err := reached(ctx, k.r.store, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, k.pub.Publish(ctx, channel, msg)
 	})
+	return err
 }
+
+var errHintLarge = errors.New("sessionshare: hint too large")
 
 // publishSoon is publish on a goroutine of its own, for callers in a hurry.
 func (k *hints) publishSoon(to string, kind byte, about string) {
 	if k.pub != nil {
-		k.r.owned.run(func() { k.publish(context.Background(), to, kind, about) })
+		k.r.owned.run(func() { _ = k.publish(context.Background(), to, kind, about) })
 	}
 }
 

@@ -81,8 +81,12 @@ func (s *clientStream) claim(ctx context.Context) bool {
 	}
 	s.c.mu.Lock()
 	s.told = r.now()
+	left := s.left
 	s.c.mu.Unlock()
-	return true
+	if left {
+		s.unclaim() // it has gone meanwhile
+	}
+	return !left
 }
 
 // claimValue says who holds the stream: replica tag, then what tells streams
@@ -99,11 +103,16 @@ func (s *clientStream) release() {
 	r := s.c.r
 	s.c.mu.Lock()
 	taken := s.taken || s.c.streams[""] != s
+	s.left = true
 	s.c.mu.Unlock()
-	if r.store == nil || taken {
-		return
+	if r.store != nil && !taken {
+		s.unclaim()
 	}
-	ctx := context.Background()
+}
+
+// unclaim is release once it is decided.
+func (s *clientStream) unclaim() {
+	r, ctx := s.c.r, context.Background()
 	key := r.keys.stream(s.c.digest)
 	var err error
 	if r.store.swapper != nil {
@@ -114,7 +123,7 @@ func (s *clientStream) release() {
 		err = r.store.delete(ctx, key)
 	}
 	if err == nil {
-		r.hints.publish(ctx, "", hintLook, string(s.c.digest))
+		_ = r.hints.publish(ctx, "", hintLook, string(s.c.digest))
 	}
 }
 
@@ -128,7 +137,7 @@ func (c *hostedCopy) sawStream(ctx context.Context, began time.Time, value []byt
 	now := c.r.now()
 	c.mu.Lock()
 	s := c.streams[""]
-	mine := s != nil && !s.own
+	mine := s != nil && !s.own && !s.left
 	claim := mine && (since(now, s.claimed) >= busyRecheck ||
 		s.told.IsZero() && since(now, s.claimed) > c.r.opts.StoreTimeout ||
 		holder == "" && began.After(s.told))

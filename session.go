@@ -228,7 +228,7 @@ func (r *Replica) hosted(f func(*hostedCopy) bool) {
 func (r *Replica) Drain() {
 	r.draining.Store(true)
 	r.hosted(func(c *hostedCopy) bool {
-		c.endStreams()
+		c.drainStreams()
 		return true
 	})
 }

@@ -20,6 +20,7 @@ type clientStream struct {
 	done    chan struct{} // closed when the GET has left the SDK
 	own     bool          // the library's own
 	ended   bool          // closeStream was called; c.mu
+	left    bool          // the client has gone: it is claimed no more; c.mu
 	taken   bool          // ended because the client has a newer one on another replica; c.mu
 	w       *streamWriter // of a client's
 	nonce   string        // tells the client's streams apart
@@ -51,7 +52,7 @@ func (c *hostedCopy) openStream(key string, s *clientStream) bool {
 		before.end()
 	}
 	c.mu.Unlock()
-	if c.r.draining.Load() {
+	if !s.own && c.r.draining.Load() {
 		s.cancel() // Drain may have come before s was to be seen
 	}
 	if before != nil {
@@ -85,6 +86,18 @@ func (c *hostedCopy) endStreams() {
 	defer c.mu.Unlock()
 	for _, s := range c.streams {
 		s.end()
+	}
+}
+
+// drainStreams ends the client's streams: what calls here still say outside of
+// themselves goes to where it opens them next.
+func (c *hostedCopy) drainStreams() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.streams {
+		if !s.own {
+			s.end()
+		}
 	}
 }
 
@@ -279,13 +292,15 @@ func (w *streamWriter) Write(b []byte) (int, error) {
 // event sends one event of the SDK's. w.mu is held.
 func (w *streamWriter) event(text []byte) error {
 	out, e := w.c.clientEvent(text)
+	if !w.merge(e.data) {
+		if err := w.send(out); err != nil {
+			return err
+		}
+	}
 	if w.ask.stream == "" {
 		w.c.sawEvent(e.id)
 	}
-	if w.merge(e.data) {
-		return nil
-	}
-	return w.send(out)
+	return nil
 }
 
 // send writes text. w.mu is held.
