@@ -394,3 +394,41 @@ func TestCallWhileTheHostClosesTheCopy(t *testing.T) {
 		assert.True(t, other.ended())
 	})
 }
+
+// Orphans are cancelled at once, not only when the calls that have a client are
+// over.
+func TestOrphanDoesNotOutliveItsCopyForOthers(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		cancelled := make(chan struct{})
+		c := newCluster(t, 1, func(cfg *nodeConfig) {
+			before := cfg.factory
+			cfg.factory = func(req *http.Request, opts *mcp.ServerOptions) *mcp.Server {
+				s := before(req, opts)
+				s.AddTool(&mcp.Tool{Name: "orphan", InputSchema: map[string]any{"type": "object"}},
+					func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+						<-ctx.Done()
+						close(cancelled)
+						return nil, ctx.Err()
+					})
+				return s
+			}
+		})
+		a := c.nodes[0]
+		sid := a.open(t)
+		call := a.call(sid, "slow")
+		orphan := a.start("POST", sid, toolBody("orphan"))
+		synctest.Wait()
+		orphan.cancel()
+		<-orphan.done
+		require.Equal(t, 204, a.delete(sid))
+		select {
+		case <-cancelled:
+		case <-time.After(time.Second):
+			assert.Fail(t, "the orphan runs on")
+		}
+		require.False(t, call.ended())
+		a.letGo()
+		_, body := call.result()
+		assert.Contains(t, body, "done")
+	})
+}

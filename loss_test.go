@@ -213,3 +213,48 @@ func TestSessionIDStaysSecret(t *testing.T) {
 		}
 	})
 }
+
+// Rule 2: a DELETE that comes between the look and the touch leaves a record that
+// Touch reports missing. The marks are read once more, and nothing is written.
+func TestDeleteBetweenLookAndTouch(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := newCluster(t, 2)
+		a, b := c.nodes[0], c.nodes[1]
+		sid := a.open(t)
+		time.Sleep(testTouch)
+		release := a.view.hang(false, func(call storeCall) bool { return call.op == "Touch" })
+		call := a.start("POST", sid, toolBody("echo"))
+		require.False(t, call.ended())
+		require.Equal(t, 204, b.delete(sid))
+		a.view.calls()
+		release()
+		status, _ := call.result()
+		assert.Equal(t, 404, status)
+		for _, call := range a.view.calls() {
+			assert.False(t, call.write(), "%v", call)
+		}
+		assert.Zero(t, a.Stats().Hosted)
+		assert.Empty(t, c.backend.keys("session."))
+	})
+}
+
+// The same on a store with three methods, where the Put itself may bring back what
+// the DELETE removed: the marks are read after it, and it is removed again.
+func TestDeleteBetweenLookAndPut(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := newCluster(t, 2, func(cfg *nodeConfig) { cfg.plain = true })
+		a, b := c.nodes[0], c.nodes[1]
+		sid := a.open(t)
+		time.Sleep(testTouch)
+		release := a.view.hang(false, func(call storeCall) bool { return call.op == "Put" })
+		call := a.start("POST", sid, toolBody("echo"))
+		require.False(t, call.ended())
+		require.Equal(t, 204, b.delete(sid))
+		release()
+		call.result()
+		assert.Empty(t, c.backend.keys("session."))
+		time.Sleep(testRecheck)
+		assert.Equal(t, 404, a.list(sid))
+		assert.Empty(t, c.backend.keys("session."))
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -250,7 +251,11 @@ func TestStaticServerNeverMixesUpIDs(t *testing.T) {
 			var server *mcp.Server
 			before := cfg.factory
 			cfg.factory = func(req *http.Request, opts *mcp.ServerOptions) *mcp.Server {
-				once.Do(func() { server = before(&http.Request{}, opts) })
+				once.Do(func() {
+					slow := *opts // others come between the SDK's getServer and this
+					slow.GetSessionID = func() string { runtime.Gosched(); return opts.GetSessionID() }
+					server = before(&http.Request{}, &slow)
+				})
 				return server
 			}
 		}
