@@ -67,6 +67,12 @@ func (c *hostedCopy) outgoing(data []byte) []byte {
 	if !isRequest(data) {
 		return data
 	}
+	return c.renumbered(data)
+}
+
+// renumbered is outgoing for requests and notifications: a function of its own,
+// for its frame would make the stack of every call's goroutine grow.
+func (c *hostedCopy) renumbered(data []byte) []byte {
 	var m message
 	if scanMessage(data, skipSpace(data, 0), &m) < 0 {
 		return data

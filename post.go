@@ -216,7 +216,10 @@ func (w *postWriter) isJSON() bool {
 
 // isResponse and isRequest tell what kind of message data is, by its first telling
 // key: the SDK puts the id before it, and what comes after may be large.
-func isResponse(data []byte) bool { return tellingKey(data) == "result" || tellingKey(data) == "error" }
+func isResponse(data []byte) bool {
+	key := tellingKey(data)
+	return key == "result" || key == "error"
+}
 func isRequest(data []byte) bool  { return tellingKey(data) == "method" }
 
 func tellingKey(data []byte) (found string) {
