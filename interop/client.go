@@ -10,7 +10,7 @@ import (
 // they are asked in the same way:
 //
 //   - a form with {"answer": "re: " + message}, or declined if the message begins
-//     with "refuse", after a second if it begins with "slow"; a URL with accept;
+//     with "refuse", after slowness if it begins with "slow"; a URL with accept;
 //   - sampling with "re: " + the text;
 //   - roots with file:///first and what AddRoot has added.
 //

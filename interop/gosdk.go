@@ -57,6 +57,9 @@ func newGoClient() *goClient {
 	return c
 }
 
+// slowness is how long a client thinks about what begins with "slow".
+const slowness = 300 * time.Millisecond
+
 // reply is how every client here answers what it is asked.
 func reply(mode, message string) (action, answer string) {
 	switch {
@@ -65,7 +68,7 @@ func reply(mode, message string) (action, answer string) {
 	case strings.HasPrefix(message, "refuse"):
 		return "decline", ""
 	case strings.HasPrefix(message, "slow"):
-		time.Sleep(time.Second)
+		time.Sleep(slowness)
 	}
 	return "accept", "re: " + message
 }

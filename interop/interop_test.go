@@ -45,57 +45,98 @@ var variants = []Variant{
 
 // TestSteps takes every step with every client on every variant.
 func TestSteps(t *testing.T) {
-	for _, m := range makers(t) {
-		for _, v := range variants {
-			t.Run(m.Name+"/"+v.String(), func(t *testing.T) {
-				t.Parallel()
-				passed, unsupported := 0, 0
-				take(t, m, v, func(o Outcome) {
-					switch {
-					case o.Failed():
-						t.Errorf("%s (%v): %v", o.Step, o.Took.Round(time.Millisecond), o.Err)
-					case o.Err != nil:
-						unsupported++
-					default:
-						passed++
-						t.Logf("ok %5d ms: %s", o.Took.Milliseconds(), o.Step)
-					}
-				})
-				t.Logf("%d of %d steps passed, %d are not for this", passed, len(Steps), unsupported)
-			})
-		}
+	for _, j := range start(t, makers(t), variants) {
+		t.Run(j.name, func(t *testing.T) {
+			passed, unsupported := 0, 0
+			for _, o := range j.wait(t) {
+				switch {
+				case o.Failed():
+					t.Errorf("%s (%v): %v", o.Step, o.Took.Round(time.Millisecond), o.Err)
+				case o.Err != nil:
+					unsupported++
+				default:
+					passed++
+					t.Logf("ok %5d ms: %s", o.Took.Milliseconds(), o.Step)
+				}
+			}
+			t.Logf("%d of %d steps passed, %d are not for this, %v", passed, len(Steps), unsupported, j.took.Round(time.Second))
+		})
 	}
 }
 
 // TestBare shows that on replicas which share nothing no client gets anywhere, so
 // that the steps prove something.
 func TestBare(t *testing.T) {
-	for _, m := range makers(t) {
-		for _, v := range []Variant{{Bare: true, KeepAlive: true}, {Bare: true, JSON: true}} {
-			t.Run(m.Name+"/"+v.String(), func(t *testing.T) {
-				t.Parallel()
-				take(t, m, v, func(o Outcome) {
-					if !o.Failed() {
-						t.Errorf("passed: %s", o.Step)
-					}
-					t.Logf("%s: %v", o.Step, o.Err)
-				})
-			})
-		}
+	for _, j := range start(t, makers(t), []Variant{{Bare: true, KeepAlive: true}, {Bare: true, JSON: true}}) {
+		t.Run(j.name, func(t *testing.T) {
+			for _, o := range j.wait(t) {
+				if !o.Failed() {
+					t.Errorf("passed: %s", o.Step)
+				}
+				t.Logf("%s: %v", o.Step, o.Err)
+			}
+		})
 	}
 }
 
-func take(t *testing.T, m Maker, v Variant, tell func(Outcome)) {
+// atATime is how many clients run at a time: they wait for most of it.
+const atATime = 8
+
+// A job is one client on one variant.
+type job struct {
+	name     string
+	done     chan struct{}
+	outcomes []Outcome
+	err      error
+	took     time.Duration
+}
+
+// start starts all jobs, whatever -parallel says.
+func start(t *testing.T, makers []Maker, variants []Variant) (jobs []*job) {
+	slots := make(chan struct{}, atATime)
+	for _, v := range variants {
+		for _, m := range makers {
+			j := &job{name: m.Name + "/" + v.String(), done: make(chan struct{})}
+			jobs = append(jobs, j)
+			go func() {
+				defer close(j.done)
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				began := time.Now()
+				j.outcomes, j.err = take(t.Context(), m, v)
+				j.took = time.Since(began)
+			}()
+		}
+	}
+	t.Cleanup(func() {
+		for _, j := range jobs {
+			<-j.done
+		}
+	})
+	return jobs
+}
+
+func (j *job) wait(t *testing.T) []Outcome {
+	<-j.done
+	if j.err != nil {
+		t.Fatal(j.err)
+	}
+	return j.outcomes
+}
+
+// take takes all steps with one client in a World of its own.
+func take(ctx context.Context, m Maker, v Variant) (outcomes []Outcome, err error) {
 	w, err := Start(v)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	t.Cleanup(w.Close)
+	defer w.Close()
 	c, err := m.New()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	t.Cleanup(c.Close)
+	defer c.Close()
 	r := &Run{W: w, Maker: m, C: c}
-	r.Take(t.Context(), tell)
+	r.Take(ctx, func(o Outcome) { outcomes = append(outcomes, o) })
+	return outcomes, nil
 }

@@ -92,8 +92,8 @@ var callSteps = []Step{
 			return r.call(ctx, "echo", Args{Text: text}).expect(text)
 		})
 	}},
-	{"an argument and an answer of 1 MiB", func(ctx context.Context, r *Run) error {
-		text := strings.Repeat("0123456789abcdef", 1<<16)
+	{"an argument and an answer of 320 KiB", func(ctx context.Context, r *Run) error {
+		text := strings.Repeat("0123456789abcdef", 5<<12)
 		for range Replicas {
 			a := r.call(ctx, "echo", Args{Text: text})
 			if a.err != nil {

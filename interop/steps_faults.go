@@ -16,12 +16,7 @@ var faultSteps = []Step{
 		if err := r.can(NoCancel); err != nil {
 			return err
 		}
-		for n := range Replicas {
-			if err := r.cancelOne(ctx, fmt.Sprintf("%s cancelled %d", r.Maker.Name, n)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return atOnce(Replicas, func(n int) error { return r.cancelOne(ctx, fmt.Sprint("call ", n)) })
 	}},
 	{"the stream ends cleanly: it is reopened, and messages arrive", func(ctx context.Context, r *Run) error { return r.dropStream(ctx, false) }},
 	{"the stream is reset: it is reopened, and messages arrive", func(ctx context.Context, r *Run) error { return r.dropStream(ctx, true) }},
@@ -90,6 +85,10 @@ var faultSteps = []Step{
 		if err := r.W.Cluster.Restart(i); err != nil {
 			return err
 		}
+		if err := r.everywhere(ctx); err != nil {
+			return err
+		}
+		time.Sleep(hearing)
 		return r.listens(ctx, "after the deploy")
 	}},
 }
@@ -98,7 +97,7 @@ var faultSteps = []Step{
 // if that is the one of the call, it is no proof, but right as well.
 func (r *Run) cancelOne(ctx context.Context, name string) error {
 	spared := make(chan answer, 1)
-	go func() { spared <- r.call(ctx, "sleep", Args{Text: "spared " + name, MS: 2500}) }()
+	go func() { spared <- r.call(ctx, "sleep", Args{Text: "spared " + name, MS: 3000}) }()
 	calling, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan answer, 1)
@@ -202,10 +201,14 @@ func (r *Run) lose(ctx context.Context, i int) error {
 	if err := r.W.Cluster.Restart(i); err != nil {
 		return err
 	}
-	return r.onEach(ctx, func() (int, error) {
+	if err := r.onEach(ctx, func() (int, error) {
 		a := r.call(ctx, "echo", Args{Text: "again"})
 		return a.replica, a.expect("again")
-	})
+	}); err != nil {
+		return err
+	}
+	time.Sleep(hearing)
+	return nil
 }
 
 var endSteps = []Step{

@@ -17,7 +17,7 @@ var questionSteps = []Step{
 	}},
 	{"elicitation refused", func(ctx context.Context, r *Run) error { return r.ask(ctx, "elicit", "refuse this", "decline") }},
 	{"elicitation by URL", func(ctx context.Context, r *Run) error { return r.ask(ctx, "elicitURL", "page", "accept") }},
-	{"elicitation that takes a second", func(ctx context.Context, r *Run) error {
+	{"elicitation that takes its time", func(ctx context.Context, r *Run) error {
 		return r.ask(ctx, "elicit", "slow thinking", "re: slow thinking")
 	}},
 	{"sampling", func(ctx context.Context, r *Run) error { return r.ask(ctx, "sample", "a poem", "re: a poem") }},
@@ -111,6 +111,10 @@ func (r *Run) fromEach(ctx context.Context, f func(ctx context.Context, i int) e
 	return nil
 }
 
+// hearing is how long a replica that has just started may take until it hears
+// hints.
+const hearing = 500 * time.Millisecond
+
 // everywhere makes calls until each replica has a copy of the session and knows
 // the client's stream.
 func (r *Run) everywhere(ctx context.Context) error {
@@ -123,6 +127,6 @@ func (r *Run) everywhere(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	time.Sleep(300 * time.Millisecond) // a replica that has just started hears hints
+	time.Sleep(50 * time.Millisecond)
 	return nil
 }

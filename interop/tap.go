@@ -33,9 +33,9 @@ type Exchange struct {
 	RPC     string // method of the message; "answer" for one to a question
 	Replica int    // -1 until it has answered
 	Status  int
-	Resumed bool // had a Last-Event-ID
-	Began   bool // something of the body has gone to the client
-	Open    bool // the answer goes on
+	Resume  string // Last-Event-ID
+	Began   bool   // something of the body has gone to the client
+	Open    bool   // the answer goes on
 
 	cut chan bool // true: by a reset
 }
@@ -105,7 +105,7 @@ func (t *Tap) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	e := &Exchange{
 		Method: req.Method, Session: req.Header.Get("Mcp-Session-Id"), RPC: rpcMethod(body),
-		Replica: -1, Open: true, Resumed: req.Header.Get("Last-Event-ID") != "", cut: make(chan bool, 1),
+		Replica: -1, Open: true, Resume: req.Header.Get("Last-Event-ID"), cut: make(chan bool, 1),
 	}
 	t.mu.Lock()
 	t.exchanges = append(t.exchanges, e)

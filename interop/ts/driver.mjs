@@ -17,7 +17,7 @@ const client = new Client({ name: `interop-${version}`, version: '1' }, {
 on.request(client, 'elicitation/create', async ({ params }) => {
   if (params.mode === 'url') return { action: 'accept' };
   if (params.message.startsWith('refuse')) return { action: 'decline' };
-  if (params.message.startsWith('slow')) await new Promise(done => setTimeout(done, 1000));
+  if (params.message.startsWith('slow')) await new Promise(done => setTimeout(done, 300));
   return { action: 'accept', content: { answer: 're: ' + params.message } };
 });
 on.request(client, 'sampling/createMessage', ({ params }) => ({
