@@ -275,13 +275,16 @@ func endsScalar(c byte) bool {
 
 func skipNested(b []byte, i int) int {
 	depth := 0
-	for i < len(b) {
+	for ; i < len(b); i++ {
+		if !nests[b[i]] {
+			continue
+		}
 		switch b[i] {
 		case '"':
 			if i = skipString(b, i); i < 0 {
 				return -1
 			}
-			continue
+			i--
 		case '{', '[':
 			depth++
 		case '}', ']':
@@ -289,10 +292,12 @@ func skipNested(b []byte, i int) int {
 				return i + 1
 			}
 		}
-		i++
 	}
 	return -1
 }
+
+// nests are the bytes that skipNested must look at: most are not among them.
+var nests = [256]bool{'"': true, '{': true, '[': true, '}': true, ']': true}
 
 // unquote returns what a JSON string means; nil if it is no string.
 func unquote(quoted []byte) []byte {
