@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -57,12 +58,13 @@ func parseAsk(lastEventID string) (a streamAsk) {
 // writeBlock writes a block. One that carries an event looks as the SDK's own first
 // events do: the TypeScript SDK's parser passes on no event without a data field,
 // and a client that has not seen the ID comes back for the session's stream, where
-// its call is never answered. It says when to come again too, for a client that
-// was told to hurry once would use all its tries up in no time.
+// its call is never answered. It says when to come again too, soon at first, for a
+// client that was told to hurry once would use all its tries up in no time.
 func writeBlock(w http.ResponseWriter, carried string) {
 	id := "id: " + blockMark + rand.Text()[:10]
 	if carried != "" {
-		id += blockMark + carried + "\nevent: prime\nretry: 1000\ndata: "
+		retry := min(100<<(carried[0]-'a'), 1000)
+		id += blockMark + carried + "\nevent: prime\nretry: " + strconv.Itoa(retry) + "\ndata: "
 	}
 	_, _ = w.Write([]byte(id + "\n\n"))
 }

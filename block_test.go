@@ -31,7 +31,7 @@ func TestTakenUpElsewhereComesAgain(t *testing.T) {
 		require.True(t, elsewhere.ended())
 		status, body := elsewhere.result()
 		assert.Equal(t, 200, status)
-		require.Regexp(t, `^id: ~[A-Z2-7]+~a~`+id+`\nevent: prime\nretry: 1000\ndata: \n\n$`, body)
+		require.Regexp(t, `^id: ~[A-Z2-7]+~a~`+id+`\nevent: prime\nretry: 100\ndata: \n\n$`, body)
 
 		told, _, _ := strings.Cut(strings.TrimPrefix(body, "id: "), "\n")
 		again := a.stream(sid, v, header{"Last-Event-ID", told})
