@@ -31,11 +31,14 @@ func (c *hostedCopy) follow(holder string) {
 		own = nil
 	}
 	start := holder != "" && c.streams[""] == nil && !c.ending && c.session != nil
+	if own != nil && holder == "" {
+		own.dropped = true
+	}
 	c.mu.Unlock()
 	switch {
 	case start:
 		ctx, cancel := context.WithCancel(context.Background())
-		s := &clientStream{c: c, cancel: cancel, done: make(chan struct{}), own: true}
+		s := &clientStream{c: c, cancel: cancel, done: make(chan struct{}), own: true, ready: make(chan struct{})}
 		if !c.openStream("", s) {
 			cancel()
 			return
@@ -47,7 +50,8 @@ func (c *hostedCopy) follow(holder string) {
 			if last := c.lastSeen(); c.h.events != nil && last != "" {
 				req.Header.Set(headerLastEventID, last) // what has left is not replayed
 			}
-			c.sdk.ServeHTTP(&forwarder{c: c, header: http.Header{}, lost: cancel}, withCancel(req, ctx))
+			ready := sync.OnceFunc(func() { close(s.ready) })
+			c.sdk.ServeHTTP(&forwarder{c: c, header: http.Header{}, ready: ready, lost: cancel}, withCancel(req, ctx))
 		})
 	case holder == "" && own != nil:
 		own.cancel()
@@ -70,12 +74,13 @@ func (v valuesOf) Value(key any) any { return v.values.Value(key) }
 type forwarder struct {
 	c      *hostedCopy
 	header http.Header
+	ready  func() // called when the SDK answers the GET
 	lost   func() // ends the GET
 	split  sseSplitter
 }
 
 func (f *forwarder) Header() http.Header { return f.header }
-func (f *forwarder) WriteHeader(int)     {}
+func (f *forwarder) WriteHeader(int)     { f.ready() }
 func (f *forwarder) Flush()              {}
 
 // Write is called by the SDK for one event at a time, in order. It fails if the

@@ -19,7 +19,9 @@ type clientStream struct {
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when the GET has left the SDK
 	own     bool          // the library's own
+	ready   chan struct{} // of one of the library's own: closed when the SDK sends what it has to it
 	ended   bool          // closeStream was called; c.mu
+	dropped bool          // the library's own, ended for want of a client's; c.mu
 	left    bool          // the client has gone: it is claimed no more; c.mu
 	taken   bool          // ended because the client has a newer one on another replica; c.mu
 	w       *streamWriter // of a client's
@@ -48,6 +50,9 @@ func (c *hostedCopy) openStream(key string, s *clientStream) bool {
 		c.streams = map[string]*clientStream{}
 	}
 	c.streams[key] = s
+	if key == "" && !s.own {
+		c.holder = ""
+	}
 	if before != nil {
 		before.end()
 	}
@@ -72,11 +77,17 @@ func (c *hostedCopy) closeStream(key string, s *clientStream) {
 	if !s.own {
 		c.used = now
 	}
-	taken := s.taken
+	taken, holder := s.taken, ""
+	if s.dropped || s.left {
+		holder = c.holder // the client has a stream again, elsewhere, since s was to end
+	}
 	c.mu.Unlock()
 	close(s.done)
 	if taken {
 		c.lookSoon() // what this copy sends goes to where the client's stream is now
+	}
+	if holder != "" {
+		c.follow(holder)
 	}
 }
 
