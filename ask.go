@@ -64,7 +64,7 @@ func (r *record) unseal(quoted []byte) (tag, what string, ok bool) {
 // same slice, unless it is a question or speaks of one. A question is noted, for
 // its answer may come in elsewhere.
 func (c *hostedCopy) outgoing(data []byte) []byte {
-	if !isRequest(data) {
+	if tellingKey(data) != "method" {
 		return data
 	}
 	return c.renumbered(data)

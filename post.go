@@ -143,11 +143,11 @@ func (w *postWriter) Write(b []byte) (int, error) {
 		w.status = http.StatusOK
 		w.answered()
 	}
-	if w.isJSON() {
+	switch kind := contentType(w.Header()); {
+	case strings.HasPrefix(kind, "application/json"):
 		w.waiting = 0
 		return w.ResponseWriter.Write(b)
-	}
-	if !strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream") {
+	case !strings.HasPrefix(kind, "text/event-stream"):
 		return w.ResponseWriter.Write(b)
 	}
 	if err := w.split.split(b, w.event); err != nil {
@@ -159,7 +159,7 @@ func (w *postWriter) Write(b []byte) (int, error) {
 // event sends one event of the SDK's.
 func (w *postWriter) event(text []byte) error {
 	out, e := w.c.clientEvent(text)
-	if w.waiting > 0 && isResponse(e.data) {
+	if w.waiting > 0 && e.answers() {
 		w.waiting--
 	}
 	w.nameStream(e.id)
@@ -210,18 +210,19 @@ func (c *hostedCopy) takeUp(ctx context.Context, stream string) {
 }
 
 func (w *postWriter) isJSON() bool {
-	ct := w.Header()["Content-Type"]
-	return len(ct) > 0 && strings.HasPrefix(ct[0], "application/json")
+	return strings.HasPrefix(contentType(w.Header()), "application/json")
 }
 
-// isResponse and isRequest tell what kind of message data is, by its first telling
-// key: the SDK puts the id before it, and what comes after may be large.
-func isResponse(data []byte) bool {
-	key := tellingKey(data)
-	return key == "result" || key == "error"
+// contentType is Header.Get, for what every call needs.
+func contentType(h http.Header) string {
+	if v := h["Content-Type"]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
 }
-func isRequest(data []byte) bool  { return tellingKey(data) == "method" }
 
+// tellingKey tells what kind of message data is, by its first telling key: the SDK
+// puts the id before it, and what comes after may be large.
 func tellingKey(data []byte) (found string) {
 	i := skipSpace(data, 0)
 	if i >= len(data) || data[i] != '{' {

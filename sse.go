@@ -10,7 +10,11 @@ type sseEvent struct {
 	text []byte
 	id   []byte // value of its id field; nil without one
 	data []byte // value of its data field, which the SDK never splits; nil without one
+	kind string // the telling key of data; set by clientEvent
 }
+
+// answers reports whether the event is the answer to a call.
+func (e *sseEvent) answers() bool { return e.kind == "result" || e.kind == "error" }
 
 var (
 	eventEnd  = []byte("\n\n")
@@ -89,8 +93,8 @@ func (c *hostedCopy) clientEvent(text []byte) (out []byte, e sseEvent) {
 	if len(e.id) > 0 && e.id[0] == '_' {
 		edits = append(edits, edit{e.id[:0], []byte(c.streamName(""))})
 	}
-	if len(e.data) > 0 {
-		if data := c.outgoing(e.data); len(data) > 0 && &data[0] != &e.data[0] {
+	if e.kind = tellingKey(e.data); e.kind == "method" {
+		if data := c.renumbered(e.data); len(data) > 0 && &data[0] != &e.data[0] {
 			edits = append(edits, edit{e.data, data})
 		}
 	}
