@@ -52,7 +52,7 @@ func (r *Replica) closeSession(ctx context.Context, sessionID string, rec *recor
 	}
 	r.stats.closed.Add(1)
 	m := &closing{mark: r.keys.closed(d), ttl: ttl, record: r.keys.session(d), session: d.short(), id: sessionID, rec: rec, how: how}
-	m.value, m.ended = []byte("1"), new(sync.Once)
+	m.value, m.ended = []byte("1"), &ending{lock: newWaitLock()}
 	if r.opts.Ended != nil {
 		m.value = []byte("1." + newTag(16)) // tells who was first
 	}
@@ -119,7 +119,7 @@ type closing struct {
 	rec     *record // may be nil
 	how     closer
 	copy    *hostedCopy // the one here; may be nil
-	ended   *sync.Once  // calls Options.Ended; shared by all attempts of this replica
+	ended   *ending     // calls Options.Ended; shared by all attempts of this replica
 
 	stored  bool
 	storing bool
@@ -128,6 +128,21 @@ type closing struct {
 	forget  time.Time // when this replica need not know any more
 
 	within *closing // of an endpoint: the session ended with it; it has no mark of its own
+}
+
+// An ending calls Options.Ended once. Who comes second waits.
+type ending struct {
+	lock waitLock
+	done bool // guarded by lock
+}
+
+func (e *ending) once(f func()) {
+	e.lock.Lock()
+	defer e.lock.Unlock()
+	if !e.done {
+		e.done = true
+		f()
+	}
 }
 
 func (k *closures) init(r *Replica) {
@@ -232,7 +247,7 @@ func (k *closures) put(ctx context.Context, m *closing) error {
 		m.copy.end(ErrClosed)
 	}
 	if r.opts.Ended != nil && first && m.how == closedByHost && m.rec != nil {
-		m.ended.Do(func() { r.callEnded(ctx, m) })
+		m.ended.once(func() { r.callEnded(ctx, m) })
 	}
 	if r.store != nil && first {
 		// Who was not first leaves this to who was, whose Ended may be reading it.
