@@ -176,6 +176,7 @@ func sending(next mcp.MethodHandler) mcp.MethodHandler {
 		if ctx.Value(replayedKey{}) != nil {
 			return nil, errReplayed
 		}
+		c.seekStream(ctx)
 		c.asks(1)
 		defer c.asks(-1)
 		return next(ctx, method, req)
