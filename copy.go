@@ -108,6 +108,9 @@ func (c *hostedCopy) enter(now time.Time) (look lookKind, ok bool) {
 	}
 	c.uses++
 	c.used = now
+	if !c.owed.IsZero() && since(now, c.owed) < c.rec.idle() {
+		c.owed = now // this use is owed to the store too, whoever looks next
+	}
 	return c.lookDue(now), true
 }
 

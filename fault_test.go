@@ -59,6 +59,8 @@ func TestStoreHangs(t *testing.T) {
 				a, b := c.nodes[0], c.nodes[1]
 				sid := a.open(t)
 				time.Sleep(testTouch)
+				require.Equal(t, 200, a.list(sid)) // a copy that has rested makes all wait, rule 1
+				time.Sleep(testRecheck)
 				releaseA, releaseB := a.view.hang(deaf, nil), b.view.hang(deaf, nil)
 				defer releaseA()
 				defer releaseB()
@@ -135,7 +137,7 @@ func TestOneWayPartition(t *testing.T) {
 					assert.Equal(t, written, a.view.writes(), "never touch what could not be read")
 				}
 				a.view.heal()
-				time.Sleep(testRecheck)
+				time.Sleep(testRecheck + DefaultStoreTimeout)
 				assert.Equal(t, 404, a.list(sid))
 				assert.Empty(t, c.backend.keys("session."))
 			})

@@ -246,6 +246,34 @@ func TestOwedTouchBringsBackARecordThatExpired(t *testing.T) {
 	})
 }
 
+// A touch that was due while the marks could not be read is owed as well: a session
+// in use all through an outage neither expires with its record nor is evicted.
+func TestTouchIsOwedWhenMarksCannotBeRead(t *testing.T) {
+	bothStores(t, func(t *testing.T, plain setup) {
+		c := newCluster(t, 2, plain, func(cfg *nodeConfig) { cfg.opts.EvictAfter = 5 * time.Minute })
+		a, b := c.nodes[0], c.nodes[1]
+		used, idle := a.open(t), a.open(t)
+		time.Sleep(testTouch - time.Second) // read, not touched: the copies outlive the records
+		require.Equal(t, 200, a.list(used))
+		require.Equal(t, 200, a.list(idle))
+		a.view.down()
+		time.Sleep(time.Minute)
+		require.Equal(t, 200, a.list(idle))
+		for range 9 {
+			require.Equal(t, 200, a.list(used))
+			time.Sleep(3 * time.Minute)
+		}
+		time.Sleep(71 * time.Second)
+		require.Empty(t, c.backend.keys("session."))
+		require.Equal(t, 200, a.list(used))
+		a.view.heal()
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, 200, a.list(used))
+		assert.Equal(t, 200, b.list(used), "it is shared again")
+		assert.Equal(t, 200, b.list(idle), "used two minutes after the last touch")
+	})
+}
+
 // A keep-alive that nobody can answer cuts nothing: a running call goes on, new
 // ones are answered.
 func TestKeepAliveThatNobodyCanAnswer(t *testing.T) {

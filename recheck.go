@@ -27,13 +27,16 @@ func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) er
 	}
 	// A look that succeeded meanwhile on another goroutine counts.
 	doubt := c.inDoubt(c.r.now())
-	touch := err == nil && c.touchDue(began, active)
+	due := c.touchDue(began, active)
 	c.mu.Unlock()
 	gone := errors.Is(err, ErrGone)
 	if gone {
 		c.end(ErrClosed) // before those who wait go on
 	}
 	c.lookEnded()
+	if err != nil && !gone && due {
+		c.touchedAt(began, active, err) // owed: what could not be read is not touched
+	}
 	switch {
 	case gone:
 		return ErrGone
@@ -48,7 +51,7 @@ func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) er
 	if seen.hasStream {
 		c.sawStream(ctx, began, seen.stream)
 	}
-	if touch {
+	if due {
 		return c.touch(ctx, active)
 	}
 	return nil
