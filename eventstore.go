@@ -43,7 +43,17 @@ func (e *copyEvents) After(ctx context.Context, session, stream string, index in
 	return e.store.After(ctx, session, e.c.streamName(stream), index)
 }
 
-func (e *copyEvents) SessionClosed(context.Context, string) error { return nil }
+// SessionClosed is called when the copy ends, which says something only if it
+// ends because the session is closed: each replica may have a store of its own.
+func (e *copyEvents) SessionClosed(ctx context.Context, session string) error {
+	e.c.mu.Lock()
+	cause := e.c.cause
+	e.c.mu.Unlock()
+	if cause != ErrClosed {
+		return nil
+	}
+	return e.store.SessionClosed(ctx, session)
+}
 
 // purge tells the hosts' EventStores that a session is closed.
 func (r *Replica) purge(ctx context.Context, sessionID string) {

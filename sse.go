@@ -62,7 +62,10 @@ func (s *sseSplitter) split(b []byte, event func(text []byte) error) error {
 		from := len(s.partial) - 1
 		s.partial = append(s.partial, b...)
 		i := bytes.Index(s.partial[from:], eventEnd)
-		if i < 0 {
+		switch {
+		case i < 0 && len(s.partial) > maxEvent:
+			return errEventLarge
+		case i < 0:
 			return nil
 		}
 		b, s.partial = s.partial, nil
