@@ -46,11 +46,12 @@ func (h *handler) open(req *http.Request, b *body) (*recorded, error) {
 	done := make(chan result, 1)
 	var left atomic.Bool // nobody waits any more
 	r.owned.run(func() {
-		answer, err := h.openCopy(req, b, rec, &left)
-		if errors.Is(err, errTaken) {
-			answer, err = h.openCopy(req, b, rec, &left)
-		}
-		done <- result{answer, err}
+		var res result
+		err := creation(func() (err error) {
+			res.answer, err = h.openCopy(req, b, rec, &left)
+			return err
+		})
+		done <- result{res.answer, err}
 	})
 	bound := time.NewTimer(r.creationBound())
 	defer bound.Stop()

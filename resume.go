@@ -122,6 +122,21 @@ func (c *hostedCopy) serveInitialize(req *http.Request, p *post) (*recorded, err
 // discard ends a copy that is not published.
 func (c *hostedCopy) discard(cause error) { c.end(cause) }
 
+// creation makes a copy with f: once more if somebody took its ID. A panic of what
+// the host supplies (NewSessionID, an EventStore) is an error, for it happens on a
+// goroutine of this library, where net/http does not catch it.
+func creation(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = unsure("making a copy", fmt.Errorf("sessionshare: panic: %v", p))
+		}
+	}()
+	if err = f(); errors.Is(err, errTaken) {
+		err = f()
+	}
+	return err
+}
+
 // resume makes a further copy of a session, or returns the one that another
 // request made meanwhile.
 func (h *handler) resume(req *http.Request, id string, f *found, greets bool) error {
@@ -132,11 +147,7 @@ func (h *handler) resume(req *http.Request, id string, f *found, greets bool) er
 		if _, ok := r.lookup(id); ok {
 			return nil, nil
 		}
-		err := h.replay(req, id, f, greets)
-		if errors.Is(err, errTaken) {
-			err = h.replay(req, id, f, greets)
-		}
-		return nil, err
+		return nil, creation(func() error { return h.replay(req, id, f, greets) })
 	})
 	bound := time.NewTimer(r.creationBound())
 	defer bound.Stop()

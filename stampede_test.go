@@ -2,6 +2,7 @@ package sessionshare
 
 import (
 	"context"
+	"crypto/rand"
 	"net/http"
 	"strings"
 	"sync"
@@ -219,5 +220,46 @@ func TestReplayCarriesOnlyWhatIsNeutral(t *testing.T) {
 		assert.Equal(t, 403, status, "and ends nothing")
 		assert.Equal(t, 200, c.nodes[0].list(sid))
 		assert.False(t, strings.Contains(c.nodes[1].log.String(), "refused"))
+	})
+}
+
+// explodingEvents is an EventStore that panics when a stream is opened.
+type explodingEvents struct {
+	mcp.EventStore
+	armed *atomic.Bool
+}
+
+func (s explodingEvents) Open(ctx context.Context, sessionID, streamID string) error {
+	if s.armed.Load() {
+		panic("the event store exploded")
+	}
+	return s.EventStore.Open(ctx, sessionID, streamID)
+}
+
+// No panic of what the host supplies gets out of a creation, which runs on a
+// goroutine of the library: it would end the process.
+func TestPanicsDuringACreationAreFailures(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var ids, events atomic.Bool
+		c := newCluster(t, 2, func(cfg *nodeConfig) {
+			cfg.handler.EventStore = explodingEvents{mcp.NewMemoryEventStore(nil), &events}
+			cfg.opts.NewSessionID = func() string {
+				if ids.Load() {
+					panic("the random source exploded")
+				}
+				return rand.Text()
+			}
+		})
+		a, b := c.nodes[0], c.nodes[1]
+		sid := a.open(t)
+		ids.Store(true)
+		assert.Equal(t, 503, a.post("", initBody).Code)
+		ids.Store(false)
+		events.Store(true)
+		assert.Equal(t, 503, a.post("", initBody).Code)
+		assert.Equal(t, 503, b.list(sid))
+		events.Store(false)
+		assert.Equal(t, 200, b.list(sid), "no lock was left behind")
+		assert.NotEmpty(t, a.open(t))
 	})
 }
