@@ -53,7 +53,7 @@ func newBenchAdmission(b *testing.B, n int) (*benchHost, []string) {
 func BenchmarkAdmission(b *testing.B) {
 	run := func(b *testing.B, h http.Handler, id string) {
 		q := newBenchRequest(id, benchCall)
-		b.ReportAllocs()
+		defer benchCPU(b)()
 		for b.Loop() {
 			q.send(h)
 		}
@@ -71,8 +71,7 @@ func BenchmarkAdmission(b *testing.B) {
 func BenchmarkAdmissionParallel(b *testing.B) {
 	run := func(b *testing.B, h http.Handler, ids []string) {
 		var next atomic.Int64
-		b.ReportAllocs()
-		b.ResetTimer()
+		defer benchCPU(b)()
 		b.RunParallel(func(pb *testing.PB) {
 			q := newBenchRequest(ids[int(next.Add(1))%len(ids)], benchCall)
 			for pb.Next() {
@@ -154,7 +153,7 @@ func BenchmarkMillion(b *testing.B) {
 	used := (after - before) / (stored - hosted)
 	b.Run("call/shared", func(b *testing.B) { benchSend(b, h, benchCall) })
 	b.Run("sweep/shared", func(b *testing.B) {
-		b.ReportAllocs()
+		defer benchCPU(b)()
 		for b.Loop() {
 			h.replica.sweepCopies()
 			h.replica.closures.retry()

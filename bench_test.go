@@ -163,7 +163,7 @@ func benchBoth(b *testing.B, tools int, f func(b *testing.B, h *benchHost)) {
 
 func benchSend(b *testing.B, h *benchHost, body string) {
 	q := newBenchRequest(benchOpen(b, h), body)
-	b.ReportAllocs()
+	defer benchCPU(b)()
 	for b.Loop() {
 		if !q.send(h) {
 			b.Fatalf("status %d", q.w.status)
@@ -233,7 +233,7 @@ func BenchmarkOpen(b *testing.B) {
 func BenchmarkResume(b *testing.B) {
 	b.Run("bare", func(b *testing.B) {
 		h := newBenchHost(b, nil, 0)
-		b.ReportAllocs()
+		defer benchCPU(b)()
 		for range b.N {
 			q := newBenchRequest(benchOpen(b, h), benchCall)
 			require.True(b, q.send(h))
@@ -243,8 +243,7 @@ func BenchmarkResume(b *testing.B) {
 		h := newBenchHost(b, NewMemoryStore(), 0)
 		id := benchOpen(b, h)
 		q := newBenchRequest(id, benchCall)
-		b.ReportAllocs()
-		b.ResetTimer()
+		defer benchCPU(b)()
 		for range b.N {
 			c, ok := h.replica.lookup(id)
 			require.True(b, ok)

@@ -64,9 +64,11 @@ func (t *table) add(fields []string) error {
 		return nil // a name alone, printed before what the benchmark logs
 	}
 	name := strings.TrimPrefix(fields[0], "Benchmark")
-	cpus := ""
+	cpus := 1 // go test names the number of processors unless it is one
 	if i := strings.LastIndexByte(name, '-'); i >= 0 {
-		name, cpus = name[:i], name[i+1:]
+		if n, err := strconv.Atoi(name[i+1:]); err == nil {
+			name, cpus = name[:i], n
+		}
 	}
 	variant := name[strings.LastIndexByte(name, '/')+1:]
 	if variant != "bare" && variant != "shared" {
@@ -74,7 +76,7 @@ func (t *table) add(fields []string) error {
 	}
 	name = strings.TrimSuffix(name, "/"+variant)
 	if strings.Contains(name, "Parallel") {
-		name += ", " + cpus + " cores"
+		name += fmt.Sprintf(", GOMAXPROCS=%d", cpus)
 	}
 	for i := 2; i < len(fields); i += 2 {
 		v, err := strconv.ParseFloat(fields[i], 64)
