@@ -80,7 +80,7 @@ func TestBare(t *testing.T) {
 }
 
 // atATime is how many clients run at a time: they wait for most of it.
-const atATime = 8
+const atATime = 16
 
 // A job is one client on one variant.
 type job struct {

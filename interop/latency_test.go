@@ -19,7 +19,8 @@ func TestElicitationLatency(t *testing.T) {
 	here := elicitations(t, w, w.Cluster.ReplicaURL(0)+"/mcp", false)
 	elsewhere := elicitations(t, w, w.URL(), true)
 	t.Logf("a call with a question, median of %d: %v on one replica, %v over another one", rounds, here, elsewhere)
-	if more := elsewhere - here; more > 25*time.Millisecond {
+	// Below a millisecond where nothing else runs; without hints it would be 100.
+	if more := elsewhere - here; more > 50*time.Millisecond {
 		t.Errorf("another replica costs %v", more)
 	}
 }

@@ -31,7 +31,7 @@ type Unsupported string
 func (u Unsupported) Error() string { return string(u) }
 
 // stepTime bounds a step.
-const stepTime = 20 * time.Second
+const stepTime = 40 * time.Second
 
 // Steps is the table.
 var Steps = slices.Concat(callSteps, questionSteps, stateSteps, streamSteps, faultSteps, endSteps)
@@ -130,9 +130,9 @@ func (r *Run) hearsCall(replica int) bool { return !r.W.Variant.JSON || r.hears(
 // looks every fifth time.
 func (r *Run) settle() time.Duration {
 	if r.W.Variant.Hints {
-		return time.Second
+		return 3 * time.Second // milliseconds, on a machine that has time
 	}
-	return 5*basicRecheck + 2*time.Second
+	return 5*basicRecheck + 8*time.Second
 }
 
 // expect returns an error unless an answer is text, by any replica.
