@@ -1,5 +1,7 @@
 package interop
 
+//lint:file-ignore SA1019 what 2026-07-28 deprecates is what sessions are for
+
 import (
 	"context"
 	"encoding/json"
