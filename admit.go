@@ -56,6 +56,7 @@ func (r *Replica) Handler(getServer func(*http.Request) *mcp.Server, opts *mcp.S
 
 // ServeHTTP implements [http.Handler].
 func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	h.r.hints.start()
 	switch req.Method {
 	case http.MethodGet, http.MethodPost, http.MethodDelete:
 	default:

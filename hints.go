@@ -38,7 +38,7 @@ const (
 	hintedRecheck = 30 * time.Second
 
 	probeEvery     = 10 * time.Second // while the subscription is up
-	probeFirst     = 50 * time.Millisecond
+	probeFirst     = 5 * time.Millisecond
 	probeLost      = 3 * time.Second // without it the subscription counts as broken
 	subscribeRetry = 5 * time.Second // at most, between attempts
 )
@@ -97,9 +97,10 @@ func newTag(n int) string {
 
 const replicaTag = 8 // letters of a replica's tag
 
-// start subscribes, once, when the first copy is published.
+// start subscribes, once, with the first request: what a copy sends before hints
+// are up does not reach a stream elsewhere.
 func (k *hints) start() {
-	if k.pub == nil || k.r.owned.signalled() || !k.started.CompareAndSwap(false, true) {
+	if k.pub == nil || k.started.Load() || k.r.owned.signalled() || !k.started.CompareAndSwap(false, true) {
 		return
 	}
 	k.r.owned.run(k.run)

@@ -73,7 +73,9 @@ type Options struct {
 	// Check is asked whether a session is still allowed, with every recheck, also
 	// in the background, and at every resume. ErrGone ends the session everywhere
 	// (a revoked token, a replaced endpoint); another error counts as a close
-	// mark that cannot be read. It is bound by StoreTimeout. Nil means no check.
+	// mark that cannot be read. It is bound by StoreTimeout. Nothing announces what
+	// it would say: with RecheckInterval zero and a store that carries hints, it is
+	// asked every 30 s. Nil means no check.
 	Check func(context.Context, Binding) error
 
 	// NewSessionID makes session IDs: 16 to 256 bytes of visible ASCII that

@@ -19,8 +19,11 @@ func (c *hostedCopy) recheck(ctx context.Context, kind lookKind, active bool) er
 		seen, err = c.look(ctx, kind)
 	}
 	c.mu.Lock()
-	if began.After(c.looked) {
-		c.looked = began
+	if looked := began; looked.After(c.looked) || err != nil {
+		if err != nil {
+			looked = c.r.now() // a store that hangs is not waited for by one request after the other
+		}
+		c.looked = looked
 	}
 	if err == nil && began.After(c.verified) {
 		c.verified = began

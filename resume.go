@@ -287,7 +287,6 @@ func (c *hostedCopy) serve() error {
 	}
 	r.lags.clear(c.id)
 	r.needSweeper()
-	r.hints.start()
 	if r.hints.missedOne(c.digest) && c.resumed {
 		c.lookSoon()
 	}

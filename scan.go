@@ -65,13 +65,6 @@ func (s *scanned) calls() bool {
 // single reports whether the body is one message with this method.
 func (s *scanned) single(method string) bool { return s.ok && !s.batch && s.first.is(method) }
 
-// has reports whether a message in the body has this method.
-func (s *scanned) has(method string) bool {
-	found := false
-	s.each(func(m *message) { found = found || m.is(method) })
-	return found
-}
-
 // scan looks into the body of a POST.
 func scan(b []byte) (s scanned) {
 	i := skipSpace(b, 0)
