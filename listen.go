@@ -27,7 +27,7 @@ func (s *clientStream) tend(ctx context.Context) {
 		return // it was never a stream
 	}
 	if s.claim(ctx) {
-		s.c.r.hints.publish(ctx, "", hintLook, string(s.c.digest))
+		s.c.r.hints.publishSoon("", hintLook, string(s.c.digest))
 	}
 	defer s.release()
 	timer := time.NewTimer(0)
@@ -123,7 +123,7 @@ func (s *clientStream) unclaim() {
 		err = r.store.delete(ctx, key)
 	}
 	if err == nil {
-		_ = r.hints.publish(ctx, "", hintLook, string(s.c.digest))
+		r.hints.publishSoon("", hintLook, string(s.c.digest))
 	}
 }
 
