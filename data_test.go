@@ -212,6 +212,19 @@ func TestEndedTakesItsTime(t *testing.T) {
 	}, e.setup)
 }
 
+// Where no hint says so either, the copy here does not serve while Ended runs.
+func TestEndedHoldsNothingUp(t *testing.T) {
+	e := &endings{takes: 3 * time.Second}
+	onOne(t, 1, storeKinds[1], func(t *testing.T, k storeKind, c *cluster, _ *told) {
+		sid := c.nodes[0].openAsking(t)
+		closing := c.nodes[0].start(http.MethodDelete, sid, "")
+		require.False(t, closing.ended())
+		require.Equal(t, 404, c.nodes[0].list(sid))
+		closing.finished(t, 4*time.Second)
+		require.Len(t, e.get(), 1)
+	}, e.setup)
+}
+
 // It is called also when the mark could be stored only later, or when nobody knows
 // whether it was.
 func TestEndedLater(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -130,6 +131,7 @@ func TestHintsComeAndGo(t *testing.T) {
 				}
 				require.LessOrEqual(t, b.Stats().Rechecks-rechecks, int64(1), "marks are read rarely")
 
+				_ = b.hosts(t, sid).recheck(context.Background(), lookMarks, true) // just looked
 				stop.off(stores[1])
 				require.Equal(t, 204, a.delete(sid))
 				time.Sleep(stop.noticed)
@@ -176,6 +178,7 @@ func TestSlowHints(t *testing.T) {
 			require.Equal(t, 200, c.nodes[1].list(sid))
 			require.True(t, c.nodes[1].hints.up.Load())
 		}
+		require.Equal(t, 1, strings.Count(c.nodes[1].log.String(), "hints are up"), "they never were down")
 	})
 }
 
@@ -214,6 +217,7 @@ func TestLateClaim(t *testing.T) {
 			}
 			return fault{}
 		})
+		a.view.calls()
 		until(t, time.Minute, "no claim", func() bool { return claims(a.view) })
 		stream.cancel()
 		time.Sleep(3 * time.Second)

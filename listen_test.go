@@ -208,6 +208,7 @@ func TestStreamsDoNotChase(t *testing.T) {
 		opened := make([]int, 2)
 		var wg sync.WaitGroup
 		for i, n := range c.nodes {
+			n.view.set(func(storeCall) fault { return fault{delay: time.Millisecond} }) // or no time passes
 			wg.Go(func() {
 				for ctx.Err() == nil {
 					n.ServeHTTP(newSafeRecorder(), newRequest(http.MethodGet, sid, "").WithContext(ctx))
