@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"io"
 	"log"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -40,6 +41,13 @@ var networked = []backend{
 	{name: "FerretDB", start: startFerret, open: openMongo, slow: true},
 }
 
+// sqlite has a file instead of an address, and no server.
+var sqlite = backend{
+	name:  "SQLite",
+	start: func(t testing.TB) (storeServer, string) { return nil, filepath.Join(t.TempDir(), "sessions.db") },
+	open:  openSQLite,
+}
+
 // quietRedis: the driver prints every failed dial, and here there are many.
 var quietRedis = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
 
@@ -59,12 +67,16 @@ func openRedis(t testing.TB, addr string) sessionshare.SharedStore {
 }
 
 func openPostgres(t testing.TB, addr string) sessionshare.SharedStore {
-	pool, err := pgxpool.New(context.Background(), "postgres://postgres@"+addr+"/postgres?sslmode=disable")
+	pool, err := pgxpool.New(context.Background(), postgresURL(addr))
 	must(t, pool, err)
 	t.Cleanup(pool.Close)
 	s, err := pgstore.New(pool, nil)
 	must(t, s, err)
 	return must(t, s, s.Migrate(t.Context()))
+}
+
+func postgresURL(addr string) string {
+	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
 }
 
 func openNATS(t testing.TB, addr string) sessionshare.SharedStore {

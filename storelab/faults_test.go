@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -66,7 +67,7 @@ func TestFaults(t *testing.T) {
 		for _, f := range sqliteFaults {
 			t.Run(f.name, func(t *testing.T) {
 				file := filepath.Join(t.TempDir(), "sessions.db")
-				underFault(t, backend{name: "SQLite"}, f.name, func() { f.cause(t, file) }, func() sessionshare.SharedStore {
+				underFault(t, sqlite, f.name, func() { f.cause(t, file) }, func() sessionshare.SharedStore {
 					return openSQLite(t, file)
 				})
 			})
@@ -74,9 +75,17 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// underFault runs three replicas and their clients, causes the fault, and checks
-// and notes what came of it.
+// underFault runs three replicas and their clients, causes the fault, notes what
+// came of it, and fails on what must not be.
 func underFault(t *testing.T, b backend, name string, cause func(), open func() sessionshare.SharedStore) {
+	t.Helper()
+	for _, v := range observe(t, b, name, cause, open) {
+		t.Error(v)
+	}
+}
+
+// observe is underFault, but returns what must not be.
+func observe(t *testing.T, b backend, name string, cause func(), open func() sessionshare.SharedStore) (violations []string) {
 	c := &cluster{slow: b.slow, ledger: &ledger{readable: make([]time.Time, 3)}}
 	for range 3 {
 		c.replicas = append(c.replicas, newReplica(t, sessionshare.Options{Store: open(), RecheckInterval: recheckInterval}))
@@ -104,14 +113,15 @@ func underFault(t *testing.T, b backend, name string, cause func(), open func() 
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, v := range c.violations {
-		t.Error(v)
-	}
 	note := c.figures(b.name, name, shared)
 	t.Log(note)
-	if *write {
+	if c.late > 0 {
+		t.Logf("%d calls were answered 503 after StoreTimeout with nothing out of order: the machine is too busy", c.late)
+	}
+	if *write && b.start != nil {
 		faultFigures = append(faultFigures, note)
 	}
+	return c.violations
 }
 
 // together lets stores be tested at once, which is mostly waiting; what is to be
@@ -177,20 +187,40 @@ func (c *cluster) checkAll() {
 	}
 	c.mu.Unlock()
 	time.Sleep(closedBound - grace)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	next := make(chan *session)
+	defer close(next)
+	for range 8 {
+		wg.Go(func() {
+			for s := range next {
+				for i := range c.replicas {
+					c.check(s, i)
+				}
+			}
+		})
+	}
 	for _, s := range all {
-		for i := range c.replicas {
-			code := c.request("call", s, i, http.MethodPost, listTools())
-			want := http.StatusOK
-			if s.deleting {
-				want = http.StatusNotFound
-			}
-			if code != want {
-				c.mu.Lock()
-				c.violated("at the end replica %d answered %d for a session (opener %d, deleted %t by %d, opened in the fault %t), want %d",
-					i, code, s.opener, s.deleting, s.closedBy, s.unsure, want)
-				c.mu.Unlock()
-			}
+		next <- s
+	}
+}
+
+func (c *cluster) check(s *session, i int) {
+	want := http.StatusOK
+	if s.deleting {
+		want = http.StatusNotFound
+	}
+	code := 0
+	for range 3 {
+		if code = c.request("call", s, i, http.MethodPost, listTools()); code != http.StatusServiceUnavailable {
+			break // else the machine is too busy, or the ledger has noted it
 		}
+	}
+	if code != want {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.violated("at the end replica %d answered %d for a session (opener %d, deleted %t by %d, opened in the fault %t), want %d",
+			i, code, s.opener, s.deleting, s.closedBy, s.unsure, want)
 	}
 }
 

@@ -47,13 +47,18 @@ type ledger struct {
 	settled      time.Time   // when all did
 
 	requests, refused, toolErrors, unknown int // 503; a tool that needed the store; 404 of a session not shared yet
+	late                                   int // 503 with nothing out of order, after StoreTimeout
 	slowest                                time.Duration
 	lastRefusal                            time.Time
 }
 
 func (l *ledger) violated(format string, args ...any) {
 	if len(l.violations) < 20 {
-		l.violations = append(l.violations, fmt.Sprintf("+%.2fs ", time.Since(l.from).Seconds())+fmt.Sprintf(format, args...))
+		when := "before the fault: "
+		if !l.from.IsZero() {
+			when = fmt.Sprintf("%.2f s after the fault began: ", time.Since(l.from).Seconds())
+		}
+		l.violations = append(l.violations, when+fmt.Sprintf(format, args...))
 	}
 }
 
@@ -112,8 +117,10 @@ func (l *ledger) judge(kind string, s *session, i int, began time.Time, w *httpt
 		l.refused++
 		l.lastRefusal = ended
 		switch {
+		case calm && ended.Sub(began) >= storeTimeout:
+			l.late++ // the store did not answer in time: so busy is the machine
 		case calm:
-			l.violated("a %s was answered 503 with nothing out of order", kind)
+			l.violated("a %s was answered 503 after %v with nothing out of order", kind, ended.Sub(began))
 		case s.hosted && kind != "delete":
 			l.violated("a %s of a session that is hosted there was answered 503", kind)
 		case kind == "stream" || kind == "note":

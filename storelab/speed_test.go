@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -84,12 +83,7 @@ func speedStores() []backend {
 		start: func(testing.TB) (storeServer, string) { return nil, "" },
 		open:  func(testing.TB, string) sessionshare.SharedStore { return sessionshare.NewMemoryStore() },
 	}
-	sqlite := backend{name: "SQLite",
-		start: func(t testing.TB) (storeServer, string) { return nil, filepath.Join(t.TempDir(), "sessions.db") },
-		open:  openSQLite,
-	}
-	all := append([]backend{memory, sqlite}, networked...)
-	return all
+	return append([]backend{memory, sqlite}, networked...)
 }
 
 // TestSpeed measures all stores, one after another, in one run.

@@ -68,7 +68,7 @@ func (c *cluster) start(t *testing.T, ctx context.Context) {
 		c.clients.Go(func() { c.busy(ctx, s) })
 	}
 	asleep, churn := make([]*session, sleepers), churners
-	if c.slow {
+	if c.slow || !*write {
 		asleep, churn = asleep[:sleepers/3], churners/2
 	}
 	for n := range asleep {
