@@ -117,10 +117,11 @@ func (c *hostedCopy) slowDown(ctx context.Context, w *streamWriter) {
 	now := c.r.now()
 	c.mu.Lock()
 	var pause time.Duration
-	if c.takes > 0 && since(now, c.takenAt) < chaseMemory {
-		pause = min(chaseFirst<<min(c.takes, 10), chaseMax)
+	if rare := c.rare; rare == nil {
+	} else if rare.takes > 0 && since(now, rare.takenAt) < chaseMemory {
+		pause = min(chaseFirst<<min(rare.takes, 10), chaseMax)
 	} else {
-		c.takes = 0
+		rare.takes = 0
 	}
 	c.mu.Unlock()
 	if pause > 0 {

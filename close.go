@@ -52,7 +52,7 @@ func (r *Replica) closeSession(ctx context.Context, sessionID string, rec *recor
 	}
 	r.stats.closed.Add(1)
 	m := &closing{mark: r.keys.closed(d), ttl: ttl, record: r.keys.session(d), session: d.short(), id: sessionID, rec: rec, how: how}
-	m.value, m.ended = []byte("1"), &ending{lock: newWaitLock()}
+	m.value, m.ended = []byte("1"), &ending{}
 	if r.opts.Ended != nil {
 		m.value = []byte("1." + newTag(16)) // tells who was first
 	}

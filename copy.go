@@ -20,11 +20,10 @@ import (
 // nothing.
 type hostedCopy struct {
 	Session
-	r      *Replica
-	h      *handler
-	id     string
-	tag    string                  // of this copy in the cluster, see ask.go
-	cancel context.CancelCauseFunc // of Session.ctx
+	r   *Replica
+	h   *handler
+	id  string
+	tag string // of this copy in the cluster, see ask.go
 
 	// Set while the copy is made, fixed once it is published.
 	sdk      http.Handler // an mcp.StreamableHTTPHandler of this copy's own
@@ -35,16 +34,18 @@ type hostedCopy struct {
 	protocol string             // as negotiated by session
 	greeted  bool               // notifications/initialized was replayed
 
-	mu      sync.Mutex // guards all below
-	ending  bool       // no longer serves; never unset
-	cause   error      // why
-	uses    int        // admitted requests that have not left
+	mu      sync.Mutex              // guards all below, and Session.ctx
+	ending  bool                    // no longer serves; never unset
+	cause   error                   // why
+	over    error                   // the cause again, once nothing runs any more
+	cancel  context.CancelCauseFunc // of Session.ctx; nil until somebody asked for that
+	uses    int                     // admitted requests that have not left
 	quiet   chan struct{}
-	posts   []*post     // few at a time
-	running int         // handlers that run for clients
-	used    time.Time   // when the last use, handler or stream ended
-	asking  int         // questions that handlers have out
-	cancels []time.Time // when cancellations of calls elsewhere were noted, lately
+	posts   []*post   // few at a time
+	running int       // handlers that run for clients
+	used    time.Time // when the last use, handler or stream ended
+	asking  int       // questions that handlers have out
+	rare    *rarely   // nil until it is needed
 	standing
 
 	// The session's stream, see stream.go, listen.go and forward.go.
@@ -52,15 +53,33 @@ type hostedCopy struct {
 	holder    string // the replica that what is sent outside a call goes to
 	forwarded int64  // messages sent there
 	seen      int    // events of the session's stream that have left, by the SDK's count
-	takes     int    // how often another replica took the client's stream, lately
-	takenAt   time.Time
 
 	stateMu    waitLock     // guards state, applied and stateWrote; never taken while mu is held
 	state      sessionState // all that is known
 	applied    sessionState // what the SDK session has of it
 	stateWrote time.Time    // when it was last put on a store that cannot swap
+	stateKnown atomic.Bool  // there is any
 	stateOwed  atomic.Bool  // the store may not have all of it
 	stateLate  atomic.Bool  // a recheck could not sync it
+}
+
+// rarely is what few copies need. hostedCopy.mu guards it.
+type rarely struct {
+	takes   int // how often another replica took the client's stream, lately
+	takenAt time.Time
+
+	cancels []time.Time // when cancellations of calls elsewhere were noted, lately
+
+	saveAt    time.Time // when saving is tried again
+	saveDelay time.Duration
+}
+
+// rarely returns what few copies need. c.mu is held.
+func (c *hostedCopy) rarely() *rarely {
+	if c.rare == nil {
+		c.rare = &rarely{}
+	}
+	return c.rare
 }
 
 // A post is one POST on a copy, from admission until it is answered and its
@@ -75,6 +94,7 @@ type post struct {
 	begun    time.Time
 	internal bool // sent by this library: a replay, a cancellation
 	awaited  bool // internal, and its one handler has not begun
+	unnoted  bool // its one call runs, and had not been cancelled on another replica when that was looked for
 
 	stream *postStream // nil without an EventStore
 
@@ -168,7 +188,7 @@ func (c *hostedCopy) handlerBegins(req mcp.Request) *post {
 	defer c.mu.Unlock()
 	if c.session == nil {
 		c.session, _ = req.GetSession().(*mcp.ServerSession)
-		hostedSessions.Store(c.session, c)
+		hostedSessions.store(c.session, c)
 	}
 	var p *post
 	if extra != nil && extra.Header != nil {
@@ -243,7 +263,7 @@ func (c *hostedCopy) end(cause error) {
 	c.ending, c.cause = true, cause
 	c.mu.Unlock()
 	c.r.copies.CompareAndDelete(c.id, c)
-	c.r.digests.CompareAndDelete(c.digest, c)
+	c.r.digests.delete(c.digest, c)
 	c.r.asks.over(c)
 	c.endStreams()
 	c.r.owned.run(c.finish)
@@ -260,10 +280,20 @@ func (c *hostedCopy) finish() {
 		c.waitCalls(context.Background())
 	}
 	c.cancelOrphans()
-	c.cancel(c.cause)
+	c.endContext(c.cause)
 	if c.session != nil {
 		_ = c.session.Close() // waits for handlers that do not obey
-		hostedSessions.Delete(c.session)
+		hostedSessions.delete(c.session, c)
+	}
+}
+
+// endContext ends Session.Context.
+func (c *hostedCopy) endContext(cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = cause
+	if c.cancel != nil {
+		c.cancel(cause)
 	}
 }
 

@@ -80,8 +80,8 @@ func (s *Session) LoadOrStore(ctx context.Context, name string, value []byte) (a
 	if s.r.store != nil && s.r.store.swapper == nil {
 		return nil, false, fmt.Errorf("sessionshare: LoadOrStore needs a store that is a CompareAndSwapper: %w", errors.ErrUnsupported)
 	}
-	if s.ctx.Err() != nil {
-		return nil, false, context.Cause(s.ctx)
+	if cause := s.over(); cause != nil {
+		return nil, false, cause
 	}
 	for {
 		d, raw, err := s.readData(ctx)
@@ -147,12 +147,12 @@ const endedTime = 5 * time.Second
 // callEnded calls Options.Ended for a session that this replica has just closed,
 // while its data can be read.
 func (r *Replica) callEnded(ctx context.Context, m *closing) {
-	s := &Session{r: r, digest: digestOf(m.id), rec: m.rec, resumed: true}
+	s := &Session{r: r, digest: digestOf(m.id), rec: m.rec, resumed: true, local: &localData{}}
 	if c := m.copy; c != nil {
 		s.resumed = c.resumed
-		c.local.mu.Lock()
-		s.local.raw = c.local.raw
-		c.local.mu.Unlock()
+		if c.local != nil {
+			s.local = c.local
+		}
 	}
 	over, cancel := context.WithCancelCause(context.Background())
 	cancel(ErrClosed)

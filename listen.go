@@ -144,7 +144,8 @@ func (c *hostedCopy) sawStream(ctx context.Context, began time.Time, value []byt
 	if mine && holder != "" && holder != c.r.hints.self && !s.told.IsZero() && began.After(s.told) && !s.taken {
 		// The client has a newer one there.
 		s.taken = true
-		c.takes, c.takenAt = c.takes+1, now
+		rare := c.rarely()
+		rare.takes, rare.takenAt = rare.takes+1, now
 		s.cancel()
 		claim = false
 	}

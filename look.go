@@ -31,9 +31,7 @@ type standing struct {
 
 	hinted, hintedAgain bool // a look on a hint is under way, and one more is due
 
-	saved     savedState
-	saveAt    time.Time // when saving is tried again
-	saveDelay time.Duration
+	saved savedState
 
 	touched time.Time // the last time the record is known to have been extended
 	owed    time.Time // since when a touch is owed that failed; zero if none

@@ -149,9 +149,40 @@ func (c *hostedCopy) greetedBefore() bool {
 	return before
 }
 
-// hostedSessions finds the copy of an SDK session, *mcp.ServerSession ->
-// *hostedCopy, where the context does not know it.
-var hostedSessions sync.Map
+// hostedSessions finds the copy of an SDK session, where the context does not know
+// it.
+var hostedSessions table[*mcp.ServerSession]
+
+// A table finds copies. It is not on the way of a request.
+type table[K comparable] struct {
+	mu sync.RWMutex
+	m  map[K]*hostedCopy // guarded by mu
+}
+
+func (t *table[K]) load(k K) (*hostedCopy, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	c, ok := t.m[k]
+	return c, ok
+}
+
+func (t *table[K]) store(k K, c *hostedCopy) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.m == nil {
+		t.m = map[K]*hostedCopy{}
+	}
+	t.m[k] = c
+}
+
+// delete removes k if it still stands for c.
+func (t *table[K]) delete(k K, c *hostedCopy) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.m[k] == c {
+		delete(t.m, k)
+	}
+}
 
 // sending sees what a copy sends to its client.
 func sending(next mcp.MethodHandler) mcp.MethodHandler {
@@ -159,11 +190,11 @@ func sending(next mcp.MethodHandler) mcp.MethodHandler {
 		if strings.HasPrefix(method, "notifications/") {
 			return next(ctx, method, req)
 		}
-		v, ok := hostedSessions.Load(req.GetSession())
+		session, _ := req.GetSession().(*mcp.ServerSession)
+		c, ok := hostedSessions.load(session)
 		if !ok {
 			return next(ctx, method, req)
 		}
-		c := v.(*hostedCopy)
 		if method == "ping" && copyFrom(ctx) == nil && !c.reachable() {
 			// The SDK's keep-alive; a tool's ping has the tool's context. Without a
 			// stream it cannot reach the client, which may well be alive and talk to

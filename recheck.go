@@ -195,7 +195,7 @@ func (c *hostedCopy) touch(ctx context.Context, active bool) error {
 // touchMore extends the life of what lives with the record, if there is any. What
 // is lost of the state is written again with the next look.
 func (c *hostedCopy) touchMore(ctx context.Context) {
-	if !c.stateMu.TryLock() {
+	if !c.stateKnown.Load() || !c.stateMu.TryLock() {
 		return
 	}
 	hasState := len(c.state) > 0

@@ -141,13 +141,14 @@ func (c *hostedCopy) mayCancel() bool {
 	now := c.r.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.cancels) > 0 && since(now, c.cancels[0]) >= cancelTTL {
-		c.cancels = c.cancels[1:]
+	rare := c.rarely()
+	for len(rare.cancels) > 0 && since(now, rare.cancels[0]) >= cancelTTL {
+		rare.cancels = rare.cancels[1:]
 	}
-	if len(c.cancels) >= maxCancels {
+	if len(rare.cancels) >= maxCancels {
 		return false
 	}
-	c.cancels = append(c.cancels, now)
+	rare.cancels = append(rare.cancels, now)
 	return true
 }
 
@@ -156,9 +157,10 @@ func (c *hostedCopy) mayCancel() bool {
 func (c *hostedCopy) uncount(relays []relay) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	rare := c.rarely()
 	for _, m := range relays {
-		if n := len(c.cancels); m.kind == hintLook && n > 0 {
-			c.cancels = c.cancels[:n-1]
+		if n := len(rare.cancels); m.kind == hintLook && n > 0 {
+			rare.cancels = rare.cancels[:n-1]
 		}
 	}
 }
@@ -179,9 +181,18 @@ func older(note []byte, begun, now time.Time) bool {
 	return at.Before(begun.Truncate(time.Millisecond)) && now.Sub(at) < 2*cancelTTL+now.Sub(begun)
 }
 
+// means reports whether a note means this call: it was made while the call ran. A
+// note that was not there when it was looked for before certainly was.
+func (c *hostedCopy) means(call longCall, note []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return call.p.unnoted || !older(note, call.begun, c.r.now())
+}
+
 // A running call for which a note may be in the store.
 type longCall struct {
 	c     *hostedCopy
+	p     *post
 	id    rawID
 	begun time.Time
 }
@@ -199,7 +210,7 @@ func (c *hostedCopy) longCalls(now time.Time, atLeast time.Duration) (out []long
 			continue
 		}
 		for _, id := range p.calls {
-			out = append(out, longCall{c, id, p.begun})
+			out = append(out, longCall{c, p, id, p.begun})
 		}
 	}
 	return out
@@ -224,7 +235,13 @@ func (r *Replica) lookForCancels(calls []longCall) {
 			return
 		}
 		for i, call := range some {
-			if values[i] == nil || older(values[i], call.begun, r.now()) {
+			if values[i] == nil {
+				call.c.mu.Lock()
+				call.p.unnoted = len(call.p.calls) == 1
+				call.c.mu.Unlock()
+				continue
+			}
+			if !call.c.means(call, values[i]) {
 				continue
 			}
 			call.c.cancelIDs(call.id)

@@ -30,10 +30,12 @@ var (
 // newCopy makes a copy of the session with ID id, without an SDK session yet. It
 // runs the factory. trigger is the request for which the copy is made.
 func (h *handler) newCopy(id string, rec *record, resumed bool, trigger *http.Request) (*hostedCopy, error) {
-	c := &hostedCopy{r: h.r, h: h, id: id, tag: h.r.hints.self + newTag(copyTag-replicaTag), stateMu: newWaitLock()}
+	c := &hostedCopy{r: h.r, h: h, id: id, tag: h.r.hints.self + newTag(copyTag-replicaTag)}
 	c.Session = Session{r: h.r, c: c, digest: digestOf(id), rec: rec, resumed: resumed}
 	ctx := context.WithValue(context.WithoutCancel(trigger.Context()), sessionKey{}, c)
-	c.Session.ctx, c.cancel = context.WithCancelCause(ctx)
+	if h.r.store == nil {
+		c.local = &localData{}
+	}
 	c.origin = origin{ctx: ctx, host: trigger.Host, header: internalHeader(trigger.Header)}
 
 	// The factory sees only what is recorded: what else it read would differ on
@@ -50,7 +52,7 @@ func (h *handler) newCopy(id string, rec *record, resumed bool, trigger *http.Re
 		err = errNoServer
 	}
 	if err != nil {
-		c.cancel(err)
+		c.endContext(err)
 		return nil, err
 	}
 	watch(server)
@@ -213,6 +215,9 @@ func (c *hostedCopy) catchUp(ctx context.Context, f *found) error {
 		}
 		f.more = values
 	}
+	if f.more[0] == nil {
+		return nil
+	}
 	c.stateMu.Lock()
 	defer c.unlockState()
 	c.learn(f.more[0])
@@ -271,7 +276,7 @@ func (c *hostedCopy) serve() error {
 	r := c.r
 	c.origin.header = nil
 	r.copies.Store(c.id, c)
-	r.digests.Store(c.digest, c)
+	r.digests.store(c.digest, c)
 	switch {
 	case r.closures.session(c.id), r.closures.endpoint(c.rec.endpoint()):
 		c.discard(ErrClosed)

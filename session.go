@@ -81,8 +81,8 @@ type Session struct {
 	digest  sessionDigest
 	rec     *record
 	resumed bool
-	ctx     context.Context
-	local   localData
+	ctx     context.Context // of Context, once somebody asked for it; c.mu guards it
+	local   *localData      // nil where there is a store
 }
 
 // localData is what LoadOrStore keeps where there is no store.
@@ -118,7 +118,30 @@ func (s *Session) Digest() string { return s.digest.short() }
 // Context ends with this copy, when the last call on it is over; its cause is
 // ErrClosed, ErrEvicted or ErrShutdown. What a factory starts for a session, such
 // as a connection to an upstream server, ends with it.
-func (s *Session) Context() context.Context { return s.ctx }
+func (s *Session) Context() context.Context {
+	if s.c == nil {
+		return s.ctx
+	}
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if s.ctx == nil {
+		s.ctx, s.c.cancel = context.WithCancelCause(s.c.origin.ctx)
+		if s.c.over != nil {
+			s.c.cancel(s.c.over)
+		}
+	}
+	return s.ctx
+}
+
+// over returns the cause with which the copy has ended, nil if it has not.
+func (s *Session) over() error {
+	if s.c == nil {
+		return context.Cause(s.ctx)
+	}
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	return s.c.over
+}
 
 // A Replica is the part of one process in a cluster. Make one per process with
 // [New]; end it with [Replica.Shutdown]. Its methods may be called concurrently.
@@ -131,8 +154,8 @@ type Replica struct {
 	// now is time.Now but in tests.
 	now func() time.Time
 
-	copies   sync.Map // session ID -> *hostedCopy, those that serve
-	digests  sync.Map // sessionDigest -> *hostedCopy, the same
+	copies   sync.Map             // session ID -> *hostedCopy, those that serve
+	digests  table[sessionDigest] // the same, by digest
 	creating singleflight.Group
 	ids      idArmory
 	stats    counters
@@ -209,13 +232,7 @@ func (r *Replica) lookup(sessionID string) (*hostedCopy, bool) {
 }
 
 // byDigest is lookup by digest, for hints.
-func (r *Replica) byDigest(d sessionDigest) (*hostedCopy, bool) {
-	v, ok := r.digests.Load(d)
-	if !ok {
-		return nil, false
-	}
-	return v.(*hostedCopy), true
-}
+func (r *Replica) byDigest(d sessionDigest) (*hostedCopy, bool) { return r.digests.load(d) }
 
 // hosted calls f for every copy that serves, until it returns false.
 func (r *Replica) hosted(f func(*hostedCopy) bool) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -140,26 +141,34 @@ func (c *hostedCopy) setting(ctx context.Context, method string, req mcp.Request
 }
 
 // A waitLock is a mutex that may be held for long, over calls of the store and of
-// the host's handlers: who waits for it can give up.
-type waitLock chan struct{}
+// the host's handlers: who waits for it can give up. The zero value is ready, and
+// small until it is used.
+type waitLock struct{ ch atomic.Pointer[chan struct{}] }
 
-func newWaitLock() waitLock { return make(waitLock, 1) }
+func (l *waitLock) chan1() chan struct{} {
+	if p := l.ch.Load(); p != nil {
+		return *p
+	}
+	ch := make(chan struct{}, 1)
+	l.ch.CompareAndSwap(nil, &ch)
+	return *l.ch.Load()
+}
 
-func (l waitLock) Lock()   { l <- struct{}{} }
-func (l waitLock) Unlock() { <-l }
+func (l *waitLock) Lock()   { l.chan1() <- struct{}{} }
+func (l *waitLock) Unlock() { <-l.chan1() }
 
-func (l waitLock) LockContext(ctx context.Context) error {
+func (l *waitLock) LockContext(ctx context.Context) error {
 	select {
-	case l <- struct{}{}:
+	case l.chan1() <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-func (l waitLock) TryLock() bool {
+func (l *waitLock) TryLock() bool {
 	select {
-	case l <- struct{}{}:
+	case l.chan1() <- struct{}{}:
 		return true
 	default:
 		return false
@@ -206,6 +215,7 @@ func (c *hostedCopy) note(ctx context.Context, name string, e element) {
 	if c.state == nil {
 		c.state = sessionState{}
 	}
+	c.stateKnown.Store(true)
 	if _, known := c.state[name]; !known && !c.state.room(name) {
 		c.r.log.Warn("sessionshare: state is not shared, there is too much of it", "session", c.Digest())
 		return
@@ -229,6 +239,7 @@ func (c *hostedCopy) learn(value []byte) (ahead bool) {
 	other := decodeState(value)
 	if c.state == nil && len(other) > 0 {
 		c.state = sessionState{}
+		c.stateKnown.Store(true)
 	}
 	return c.state.merge(other)
 }
@@ -277,6 +288,9 @@ func (c *hostedCopy) writeState(ctx context.Context, read []byte) {
 // knows more, and replays what is new, through the SDK's handler, so that the
 // server's own handlers run. A request waits for them, but not for slow ones.
 func (c *hostedCopy) syncState(ctx context.Context, began time.Time, value []byte) {
+	if value == nil && !c.stateKnown.Load() {
+		return // as with most sessions, nobody has ever set anything
+	}
 	// A client's request sets state now, or something is replayed, which may take
 	// a handler long. Who has the lock then looks again.
 	c.stateLate.Store(true)

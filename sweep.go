@@ -193,7 +193,7 @@ func (c *hostedCopy) chore(now time.Time, mayRead bool) chore {
 	case !busy && unused >= c.rec.idle():
 		return choreExpire
 	case c.r.store != nil && c.saved != savedYes:
-		if !mayRead || c.looking || now.Before(c.saveAt) {
+		if !mayRead || c.looking || now.Before(c.rarely().saveAt) {
 			return choreNone
 		}
 		c.claimLook(now)
@@ -282,8 +282,9 @@ func (c *hostedCopy) saveLater() {
 	if first < 0 {
 		first = DefaultRecheckInterval
 	}
-	c.saveDelay = min(max(2*c.saveDelay, first), saveDelayMax)
-	c.saveAt = c.r.now().Add(c.saveDelay)
+	rare := c.rarely()
+	rare.saveDelay = min(max(2*rare.saveDelay, first), saveDelayMax)
+	rare.saveAt = c.r.now().Add(rare.saveDelay)
 }
 
 // sweepStore removes expired keys from a store that keeps them.
