@@ -119,7 +119,7 @@ func TestReadmeNamesTestsThatExist(t *testing.T) {
 		code.Write(b)
 	}
 	names := regexp.MustCompile("`(Test\\w+|Fuzz\\w+|Benchmark\\w+)`").FindAllStringSubmatch(string(readme), -1)
-	require.NotEmpty(t, names)
+	require.Greater(t, len(names), 30)
 	for _, name := range names {
 		if !strings.Contains(code.String(), "func "+name[1]+"(") {
 			t.Errorf("the README names %s, which is not there", name[1])
