@@ -212,7 +212,7 @@ func TestLateClaim(t *testing.T) {
 		stream := a.stream(sid)
 		time.Sleep(time.Second)
 		a.view.set(func(call storeCall) fault {
-			if call.op == "Put" && call.about(".stream.") {
+			if claimOps[call.op] && call.about(".stream.") {
 				return fault{delay: time.Second}
 			}
 			return fault{}
@@ -226,9 +226,12 @@ func TestLateClaim(t *testing.T) {
 	})
 }
 
+// claimOps are how a claim is made, and renewed.
+var claimOps = map[string]bool{"Put": true, "CompareAndSwap": true}
+
 func claims(v *faultView) bool {
 	for _, c := range v.calls() {
-		if c.op == "Put" && c.about(".stream.") {
+		if claimOps[c.op] && c.about(".stream.") {
 			return true
 		}
 	}

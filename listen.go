@@ -75,8 +75,9 @@ func (s *clientStream) claim(ctx context.Context) bool {
 	}
 	s.c.mu.Lock()
 	s.claimed = r.now()
+	first := s.told.IsZero()
 	s.c.mu.Unlock()
-	if r.store.put(ctx, r.keys.stream(s.c.digest), s.claimValue(), streamTTL) != nil {
+	if !s.putClaim(ctx, first) {
 		return false
 	}
 	s.c.mu.Lock()
@@ -87,6 +88,20 @@ func (s *clientStream) claim(ctx context.Context) bool {
 		s.unclaim() // it has gone meanwhile
 	}
 	return !left
+}
+
+// putClaim stores the claim. The first one wins over others, for the newest stream
+// is the client's; a renewal does not hit a newer one, where the store can tell.
+func (s *clientStream) putClaim(ctx context.Context, first bool) bool {
+	r, key, value := s.c.r, s.c.r.keys.stream(s.c.digest), s.claimValue()
+	if first || r.store.swapper == nil {
+		return r.store.put(ctx, key, value, streamTTL) == nil
+	}
+	swapped, err := r.store.swap(ctx, key, value, value, streamTTL)
+	if err == nil && !swapped {
+		swapped, err = r.store.swap(ctx, key, nil, value, streamTTL) // the store lost it
+	}
+	return swapped && err == nil
 }
 
 // claimValue says who holds the stream: replica tag, then what tells streams
