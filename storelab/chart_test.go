@@ -3,6 +3,7 @@
 package storelab
 
 import (
+	"bytes"
 	"fmt"
 	"image/color"
 	"math"
@@ -52,7 +53,7 @@ func chartPanels() []panel {
 
 // drawChart draws the figures into a file, whose extension says which format.
 func drawChart(file string, figures []speedFigure) error {
-	const width, height = 34 * vg.Centimeter, 19 * vg.Centimeter
+	const width, height = 40 * vg.Centimeter, 19 * vg.Centimeter
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 	canvas, err := draw.NewFormattedCanvas(width, height, filepath.Ext(file)[1:])
 	if err != nil {
@@ -69,15 +70,13 @@ func drawChart(file string, figures []speedFigure) error {
 	for k, c := range plot.Align([][]*plot.Plot{plots}, tiles, page)[0] {
 		plots[k].Draw(c)
 	}
-	out, err := os.Create(file)
-	if err != nil {
+	var image bytes.Buffer
+	if _, err := canvas.WriteTo(&image); err != nil {
 		return err
 	}
-	if _, err := canvas.WriteTo(out); err != nil {
-		out.Close()
-		return err
-	}
-	return out.Close()
+	// An SVG names its font, which few readers have.
+	out := bytes.ReplaceAll(image.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif"))
+	return os.WriteFile(file, out, 0o644)
 }
 
 func drawPanel(pn panel, figures []speedFigure, legend bool) *plot.Plot {
@@ -86,7 +85,7 @@ func drawPanel(pn panel, figures []speedFigure, legend bool) *plot.Plot {
 	p.Title.TextStyle.Font.Size = 13
 	p.Title.Padding = 3 * vg.Millimeter
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades{}
-	p.X.Tick.Label.Font.Size = 10
+	p.X.Tick.Label.Font.Size = 9
 	p.X.Label.Text = "dot: p50, end of the line: p99"
 	p.Y.Tick.Label.Font.Size = 11
 	p.Y.Tick.Length = 0
@@ -149,7 +148,7 @@ func mark(f speedFigure, y float64, c color.Color) (*plotter.Line, *plotter.Scat
 	if err != nil {
 		panic(err) // not a number: a bug here
 	}
-	line.Color, line.Width = c, 2.5*vg.Millimeter/2
+	line.Color, line.Width = c, vg.Millimeter
 	dot, err := plotter.NewScatter(plotter.XYs{{X: from, Y: y}})
 	if err != nil {
 		panic(err)

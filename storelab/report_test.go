@@ -90,11 +90,11 @@ func machine() string {
 
 // fileSystem is that of the folder in which the servers keep their files.
 func fileSystem() string {
-	out, err := exec.Command("stat", "-f", "-c", "%T", os.TempDir()).Output()
-	if err != nil {
-		return "an unknown file system"
+	out, err := exec.Command("df", "--output=fstype", os.TempDir()).Output()
+	if _, kind, ok := strings.Cut(string(out), "\n"); err == nil && ok {
+		return strings.TrimSpace(kind)
 	}
-	return strings.TrimSpace(string(out))
+	return "an unknown file system"
 }
 
 func faultTable() string {
