@@ -330,7 +330,9 @@ func (k *asks) deliver(at askKey, key string, value []byte, token bool) {
 		local = splice(value, edit{s.first.id, []byte(at.number)})
 	}
 	if local != nil {
-		at.c.deliver(local, token)
+		// Not as something that a handler will surely see: a client's progress may be
+		// malformed, and the SDK drops it then.
+		at.c.deliver(local, false)
 	}
 	if !token {
 		k.r.owned.run(func() { _ = k.r.store.delete(context.Background(), key) })

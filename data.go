@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 )
 
 // Bounds on what a host keeps with a session.
@@ -71,14 +72,18 @@ func (s *Session) readData(ctx context.Context) (d sessionData, raw []byte, err 
 // LoadOrStore returns what is stored under name, or stores value if there is
 // nothing: the first one wins, on all replicas, and everybody gets to see what it
 // stored. It is for what must exist once per session, such as a session with an
-// upstream server. A session holds at most 16 names and 64 KiB of names and values,
-// for as long as it lives.
+// upstream server. A session holds at most 16 names, in UTF-8, and 64 KiB of names
+// and values, for as long as it lives.
 //
 // It needs a store that is a [CompareAndSwapper], or none at all; else it returns
 // errors.ErrUnsupported. After another error value may have been stored.
 func (s *Session) LoadOrStore(ctx context.Context, name string, value []byte) (actual []byte, loaded bool, err error) {
 	if s.r.store != nil && s.r.store.swapper == nil {
 		return nil, false, fmt.Errorf("sessionshare: LoadOrStore needs a store that is a CompareAndSwapper: %w", errors.ErrUnsupported)
+	}
+	if !utf8.ValidString(name) {
+		// JSON would change it, and nobody would find what is stored under it.
+		return nil, false, errors.New("sessionshare: a name given to LoadOrStore must be UTF-8")
 	}
 	if cause := s.over(); cause != nil {
 		return nil, false, cause

@@ -52,7 +52,7 @@ func (e *copyEvents) SessionClosed(ctx context.Context, session string) error {
 	if cause != ErrClosed {
 		return nil
 	}
-	return e.store.SessionClosed(ctx, session)
+	return guarded(func() error { return e.store.SessionClosed(ctx, session) })
 }
 
 // purge tells the hosts' EventStores that a session is closed.
@@ -60,7 +60,13 @@ func (r *Replica) purge(ctx context.Context, sessionID string) {
 	r.eventsMu.Lock()
 	defer r.eventsMu.Unlock()
 	for _, store := range r.events {
-		r.owned.run(func() { _ = store.SessionClosed(context.WithoutCancel(ctx), sessionID) })
+		r.owned.run(func() {
+			err := guarded(func() error { return store.SessionClosed(context.WithoutCancel(ctx), sessionID) })
+			if err != nil {
+				// Its text is the host's, and may name the session.
+				r.log.Warn("sessionshare: an EventStore did not purge a session", "session", digestOf(sessionID).short())
+			}
+		})
 	}
 }
 

@@ -39,7 +39,7 @@ func (c *hostedCopy) follow(holder string) {
 	case start:
 		ctx, cancel := context.WithCancel(context.Background())
 		s := &clientStream{c: c, cancel: cancel, done: make(chan struct{}), own: true, ready: make(chan struct{})}
-		if !c.openStream("", s) {
+		if !c.openStream(ctx, "", s) {
 			cancel()
 			return
 		}

@@ -138,7 +138,9 @@ func (k *hints) subscribe(ctx context.Context) {
 	k.r.owned.run(func() {
 		defer close(broken)
 		channels := []string{k.r.keys.prefix + channelAll, k.r.keys.prefix + channelTo + k.self}
-		err := k.pub.Subscribe(ctx, channels, func(_ string, msg []byte) { k.receive(msg) })
+		err := guarded(func() error {
+			return k.pub.Subscribe(ctx, channels, func(_ string, msg []byte) { k.receive(msg) })
+		})
 		if ctx.Err() == nil {
 			k.r.log.Warn("sessionshare: the subscription to hints broke, subscribing again", "error", err)
 		}

@@ -59,9 +59,11 @@ func (c *hostedCopy) checkable() bool {
 }
 
 // inDoubt reports whether the copy has not been verified for too long (rules 3
-// and 4). c.mu is held.
+// and 4): no longer than the session's own idle timeout, which a cluster whose
+// options are being changed may not agree on, or its mark can expire unread. c.mu is
+// held.
 func (c *hostedCopy) inDoubt(now time.Time) bool {
-	return c.checkable() && since(now, c.verified) >= c.r.opts.UnverifiedLimit
+	return c.checkable() && since(now, c.verified) >= min(c.r.opts.UnverifiedLimit, c.rec.idle())
 }
 
 // lookDue decides which look a request must take, and claims it: at most one

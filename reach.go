@@ -115,6 +115,17 @@ func within[T any](ctx context.Context, timeout time.Duration, run func(func()),
 	}
 }
 
+// guarded calls f, which is the host's. A panic is an error: on a goroutine of this
+// library nobody else catches it, and it would be the end of the process.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("sessionshare: panic: %v", p)
+		}
+	}()
+	return f()
+}
+
 // get reads keys: as of one moment if the store can, else one after the other,
 // in the order given. All together have one timeout.
 func (s *reach) get(ctx context.Context, keys ...string) ([][]byte, error) {

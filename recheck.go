@@ -165,9 +165,20 @@ func (r *Replica) check(ctx context.Context, id string, rec *record) error {
 // use of the session, but where hints come all the time there is no other. c.mu
 // is held.
 func (c *hostedCopy) touchDue(now time.Time, active bool) bool {
-	every := c.r.opts.TouchInterval
+	every := c.touchInterval()
 	return c.saved == savedYes && (!c.owed.IsZero() ||
 		since(now, c.touched) >= every && (active || c.busy() || since(now, c.used) < every))
+}
+
+// touchInterval is Options.TouchInterval, or the same part of the session's own idle
+// timeout if that is shorter: after a deploy that made IdleTimeout longer, sessions
+// of before would expire between two touches.
+func (c *hostedCopy) touchInterval() time.Duration {
+	every, all, idle := c.r.opts.TouchInterval, c.r.opts.IdleTimeout, c.rec.idle()
+	if idle >= all {
+		return every
+	}
+	return time.Duration(float64(every) * (float64(idle) / float64(all)))
 }
 
 // touch extends the life of the record, after a look that found no mark. active

@@ -187,8 +187,9 @@ func (h *handler) replay(req *http.Request, id string, f *found, greets bool) er
 		r.log.Warn("sessionshare: resume failed", "session", c.Digest(), "error", err)
 		return err
 	}
-	c.saved, c.verified, c.looked = savedYes, began, began
-	c.used = r.now()
+	c.mu.Lock() // the handler of the replayed notifications/initialized may run
+	c.saved, c.verified, c.looked, c.used = savedYes, began, began, r.now()
+	c.mu.Unlock()
 	if err := c.catchUp(req.Context(), f); err != nil {
 		c.discard(ErrEvicted)
 		return err
@@ -262,7 +263,9 @@ func (c *hostedCopy) publish(ctx context.Context, began time.Time) error {
 			c.discard(ErrEvicted)
 			return unsure("close marks cannot be read", err)
 		}
+		c.mu.Lock()
 		c.verified, c.looked = began, began
+		c.mu.Unlock()
 	}
 	if err := c.touch(ctx, true); err != nil {
 		return err // it has ended

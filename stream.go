@@ -33,9 +33,10 @@ type clientStream struct {
 
 // openStream makes s the newest stream for key: an earlier one for the same key is
 // ended and waited for, so that a client which reconnects never sees the SDK's
-// 409. It returns false if the copy is ending, or s is not wanted any more. The
-// caller must call closeStream when the GET has left the SDK.
-func (c *hostedCopy) openStream(key string, s *clientStream) bool {
+// 409; but not for longer than ctx, which is that of s: the earlier one may hang in a
+// write to a peer that is gone. It returns false if the copy is ending, or s is not
+// wanted any more. The caller must call closeStream when the GET has left the SDK.
+func (c *hostedCopy) openStream(ctx context.Context, key string, s *clientStream) bool {
 	c.mu.Lock()
 	if c.ending {
 		c.mu.Unlock()
@@ -61,7 +62,10 @@ func (c *hostedCopy) openStream(key string, s *clientStream) bool {
 		s.cancel() // Drain may have come before s was to be seen
 	}
 	if before != nil {
-		<-before.done
+		select {
+		case <-before.done:
+		case <-ctx.Done():
+		}
 	}
 	return true
 }
@@ -162,7 +166,7 @@ func (h *handler) serveGET(c *hostedCopy, w http.ResponseWriter, req *http.Reque
 		sw.kick, sw.open = make(chan struct{}, 1), make(chan struct{})
 		c.slowDown(ctx, sw)
 	}
-	if !c.openStream(ask.stream, s) {
+	if !c.openStream(ctx, ask.stream, s) {
 		if !sw.began {
 			return false
 		}

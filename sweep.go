@@ -183,12 +183,11 @@ func (c *hostedCopy) chore(now time.Time, mayRead bool) chore {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	busy, unused := c.busy(), since(now, c.used)
-	opts := &c.r.opts
 	switch {
 	case c.ending:
 		return choreNone
-	case c.saved == savedYes && !busy && c.owed.IsZero() && !c.stateOwed.Load() && unused >= opts.EvictAfter:
-		// Also at IdleTimeout: the session may be in use elsewhere.
+	case c.saved == savedYes && !busy && c.owed.IsZero() && !c.stateOwed.Load() && unused >= min(c.r.opts.EvictAfter, c.rec.idle()):
+		// Also at the idle timeout: the session may be in use elsewhere.
 		return choreEvict
 	case !busy && unused >= c.rec.idle():
 		return choreExpire
@@ -291,7 +290,8 @@ func (c *hostedCopy) saveLater() {
 func (r *Replica) sweepStore(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := r.store.sweeper.Sweep(ctx); err != nil && ctx.Err() == nil {
+	err := guarded(func() error { return r.store.sweeper.Sweep(ctx) })
+	if err != nil && ctx.Err() == nil {
 		r.log.Warn("sessionshare: sweeping the store failed", "error", err)
 	}
 }
