@@ -129,7 +129,7 @@ func TestMalformedProgressLeavesNothing(t *testing.T) {
 		c.everywhere(sid)
 		call := a.start(http.MethodPost, sid, strings.Replace(askBody("elicit", "q"), `"params":{`, `"params":{"_meta":{"progressToken":"t"},`, 1))
 		q := call.await(t, time.Millisecond, "elicitation/create")
-		token := member(member(scanned1(t, q.raw).params, "_meta"), "progressToken")
+		token := member(member(oneMessage(t, q.raw).params, "_meta"), "progressToken")
 		require.NotEmpty(t, token)
 		for i := range 20 {
 			bad := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":"%d"}}`, token, i)
@@ -146,7 +146,7 @@ func TestMalformedProgressLeavesNothing(t *testing.T) {
 	})
 }
 
-func scanned1(t *testing.T, text string) message {
+func oneMessage(t *testing.T, text string) message {
 	s := scan([]byte(text))
 	require.True(t, s.ok && !s.batch, text)
 	return s.first
