@@ -26,7 +26,10 @@ func (c *hostedCopy) deliver(body []byte, handled bool) *recorded {
 
 // internalRequest makes a request of the library's own on this session.
 func (c *hostedCopy) internalRequest(body []byte) *http.Request {
-	req := c.origin.request(c.rec.Path)
+	c.mu.Lock()
+	from := c.origin
+	c.mu.Unlock()
+	req := from.request(c.rec.Path)
 	setBody(req, body)
 	req.Header.Set(headerSessionID, c.id)
 	return req
@@ -37,7 +40,7 @@ func (c *hostedCopy) internalRequest(body []byte) *http.Request {
 type origin struct {
 	ctx    context.Context // its values
 	host   string
-	header http.Header // its other headers; only while the copy is made
+	header http.Header // its other headers; only while the copy is made; guarded by hostedCopy.mu
 }
 
 func (o *origin) request(path string) *http.Request {

@@ -277,7 +277,9 @@ func (c *hostedCopy) publish(ctx context.Context, began time.Time) error {
 // was closed meanwhile: either we see that, or who closes sees the copy.
 func (c *hostedCopy) serve() error {
 	r := c.r
+	c.mu.Lock()
 	c.origin.header = nil
+	c.mu.Unlock()
 	r.copies.Store(c.id, c)
 	r.digests.store(c.digest, c)
 	switch {

@@ -188,3 +188,36 @@ func TestStreamBehindStuckOneEnds(t *testing.T) {
 		<-over
 	})
 }
+
+// A handler of notifications/initialized that asks the client something runs while
+// its copy is still being made: under the race detector, on copies that are resumed
+// while the client's stream is elsewhere.
+func TestInitializedHandlerAsksDuringResume(t *testing.T) {
+	store := NewMemoryStore()
+	replica := func() *node {
+		r, err := New(Options{Store: store})
+		require.NoError(t, err)
+		opts := &mcp.ServerOptions{GetSessionID: r.GetSessionID, InitializedHandler: func(ctx context.Context, req *mcp.InitializedRequest) {
+			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			_, _ = req.Session.ListRoots(ctx, nil)
+		}}
+		t.Cleanup(func() { require.NoError(t, r.Shutdown(context.Background())) })
+		return &node{Replica: r, Handler: r.Handler(func(*http.Request) *mcp.Server {
+			return mcp.NewServer(&mcp.Implementation{Name: "test"}, opts)
+		}, &mcp.StreamableHTTPOptions{JSONResponse: true})}
+	}
+	a, b := replica(), replica()
+	var clients sync.WaitGroup
+	for range 30 {
+		clients.Go(func() {
+			sid := a.post("", initBody).Header().Get(headerSessionID)
+			stream := a.start(http.MethodGet, sid, "")
+			time.Sleep(20 * time.Millisecond) // the claim is stored
+			assert.Equal(t, 200, b.list(sid))
+			stream.cancel()
+			<-stream.done
+		})
+	}
+	clients.Wait()
+}
