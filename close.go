@@ -294,6 +294,18 @@ func (k *closures) retry() {
 	}
 }
 
+// hurry makes the marks that are owed due now.
+func (k *closures) hurry() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, m := range k.sessions {
+		m.retryAt, m.delay = time.Time{}, 0
+	}
+	for _, m := range k.endpoints {
+		m.retryAt, m.delay = time.Time{}, 0
+	}
+}
+
 // flush tries all marks that are owed once more, in Shutdown.
 func (k *closures) flush(ctx context.Context) {
 	var wg sync.WaitGroup

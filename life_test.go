@@ -191,6 +191,26 @@ func TestPinnedSessionIsSharedLater(t *testing.T) {
 	})
 }
 
+// When the store is back, what is owed to it does not wait for the pauses that have
+// grown meanwhile: any write that it takes tells.
+func TestOutageIsOverForAllAtOnce(t *testing.T) {
+	bothStores(t, func(t *testing.T, plain setup) {
+		c := newCluster(t, 2, plain)
+		a, b := c.nodes[0], c.nodes[1]
+		closed := a.open(t)
+		require.Equal(t, 200, b.list(closed))
+		a.view.down()
+		sid := a.open(t)
+		require.Equal(t, 503, a.delete(closed), "the mark is owed")
+		time.Sleep(10*time.Minute + 7*time.Second)
+		a.view.heal()
+		a.open(t)
+		time.Sleep(2*sweepTick + testRecheck)
+		assert.Equal(t, 200, b.list(sid))
+		assert.Equal(t, 404, b.list(closed))
+	})
+}
+
 // A pinned session ends by DELETE and at IdleTimeout like any other.
 func TestPinnedSessionEnds(t *testing.T) {
 	virtual(t, func(t *testing.T) {

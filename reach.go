@@ -27,6 +27,19 @@ type reach struct {
 
 	slots  chan struct{} // one for each call under way
 	errors atomic.Int64
+
+	refused atomic.Bool // the last write failed
+	back    atomic.Bool // a write has succeeded after one that failed
+}
+
+// wrote notes the outcome of a write.
+func (s *reach) wrote(err error) error {
+	if err != nil {
+		s.refused.Store(true)
+	} else if s.refused.Load() && s.refused.CompareAndSwap(true, false) {
+		s.back.Store(true)
+	}
+	return err
 }
 
 // maxStoreCalls bounds the calls under way at once, and with them what a store
@@ -158,7 +171,7 @@ func (s *reach) put(ctx context.Context, key string, value []byte, ttl time.Dura
 	_, err := reached(ctx, s, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.store.Put(ctx, key, value, ttl)
 	})
-	return err
+	return s.wrote(err)
 }
 
 func (s *reach) delete(ctx context.Context, key string) error {
@@ -170,9 +183,10 @@ func (s *reach) delete(ctx context.Context, key string) error {
 
 // touch extends the life of key. The store is a Toucher.
 func (s *reach) touch(ctx context.Context, key string, ttl time.Duration) (found bool, err error) {
-	return reached(ctx, s, func(ctx context.Context) (bool, error) {
+	found, err = reached(ctx, s, func(ctx context.Context) (bool, error) {
 		return s.toucher.Touch(ctx, key, ttl)
 	})
+	return found, s.wrote(err)
 }
 
 // swap replaces old, nil for a missing key, by new. The store is a
@@ -213,7 +227,7 @@ func (s *reach) mark(ctx context.Context, mark string, value []byte, ttl time.Du
 		_, err := reached(ctx, s, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, s.putDeleter.PutDelete(ctx, mark, value, ttl, record)
 		})
-		return err
+		return s.wrote(err)
 	}
 	if err := s.put(ctx, mark, value, ttl); err != nil {
 		return err

@@ -64,6 +64,9 @@ func (r *Replica) sweep() {
 			return
 		case <-tick.C:
 		}
+		if r.store != nil && r.store.back.Swap(false) {
+			r.hurry()
+		}
 		r.sweepCopies()
 		r.sweepCalls()
 		r.closures.retry()
@@ -75,6 +78,20 @@ func (r *Replica) sweep() {
 			return
 		}
 	}
+}
+
+// hurry makes all that is owed to the store due now: it takes writes again, and
+// pauses have grown while it did not.
+func (r *Replica) hurry() {
+	r.hosted(func(c *hostedCopy) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.rare != nil {
+			c.rare.saveAt, c.rare.saveDelay = time.Time{}, 0
+		}
+		return true
+	})
+	r.closures.hurry()
 }
 
 // sweepDone ends the sweeper if nothing is left to look after.
