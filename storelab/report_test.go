@@ -41,6 +41,12 @@ func writeDocs() error {
 			return err
 		}
 	}
+	if len(askFigures) > 0 {
+		table := "| store | answered at the replica that asks | at another one |\n|---|--:|--:|\n" + strings.Join(askFigures, "\n") + "\n"
+		if text, err = section(text, "asks", table); err != nil {
+			return err
+		}
+	}
 	if len(speedFigures) > 0 {
 		if text, err = section(text, "speed", speedTable()+"\n"+libraryTable()); err != nil {
 			return err
