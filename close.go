@@ -59,7 +59,7 @@ func (r *Replica) closeSession(ctx context.Context, sessionID string, rec *recor
 	r.closures.addSession(sessionID, m)
 	if c, ok := r.lookup(sessionID); ok {
 		m.copy = c
-		defer c.end(ErrClosed)
+		c.end(ErrClosed) // a store that hangs holds that up for nobody here
 	}
 	r.purge(ctx, sessionID)
 	return r.closures.store(ctx, m)
@@ -84,17 +84,14 @@ func (r *Replica) CloseEndpoint(ctx context.Context, e Endpoint) error {
 	}
 	m := &closing{mark: r.keys.endpoint(e), value: []byte("1"), ttl: max(2*r.opts.IdleTimeout, minEndpointMark)}
 	r.closures.addEndpoint(e, m)
-	err := r.closures.store(ctx, m)
 	r.hosted(func(c *hostedCopy) bool {
 		if c.rec.endpoint() == e {
-			if err != nil {
-				r.closures.endedWith(c.id, m)
-			}
+			r.closures.endedWith(c.id, m)
 			c.end(ErrClosed)
 		}
 		return true
 	})
-	return err
+	return r.closures.store(ctx, m)
 }
 
 // closures is what this replica knows to be closed: the sessions it has closed

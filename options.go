@@ -94,8 +94,9 @@ type Options struct {
 	KeyPrefix string
 
 	// IdleTimeout ends a session that had no request, no call running and no
-	// stream open for so long. Zero means DefaultIdleTimeout. A session may end
-	// up to TouchInterval earlier.
+	// stream open for so long: at least a second. Zero means DefaultIdleTimeout. A
+	// session may end up to TouchInterval earlier, and keeps the IdleTimeout under
+	// which it was opened when a deploy changes that.
 	IdleTimeout time.Duration
 
 	// EvictAfter drops a copy of a shared session that was not used on this

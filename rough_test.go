@@ -79,6 +79,33 @@ func TestIdleTimeoutMadeLongerDoubts(t *testing.T) {
 	})
 }
 
+// A store that hangs does not hold up the end of a session, or of an endpoint's, on
+// the replica that closes it.
+func TestCloseHereAtOnceWhileTheStoreHangs(t *testing.T) {
+	for name, closes := range map[string]func(*node, string) error{
+		"session":  func(n *node, sid string) error { return n.CloseSession(context.Background(), sid) },
+		"endpoint": func(n *node, _ string) error { return n.CloseEndpoint(context.Background(), Endpoint{"/mcp", "first"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				c := newCluster(t, 2)
+				n := c.nodes[0]
+				sid := n.open(t)
+				release := n.view.hang(false, storeCall.write)
+				done := make(chan error, 1)
+				go func() { done <- closes(n, sid) }()
+				synctest.Wait()
+				require.Empty(t, done)
+				require.Equal(t, 404, n.list(sid))
+				release()
+				<-done
+				time.Sleep(testRecheck)
+				require.Equal(t, 404, c.nodes[1].list(sid))
+			})
+		})
+	}
+}
+
 // panicky is a store and an EventStore that panic where the library calls them on
 // goroutines of its own.
 type panicky struct {

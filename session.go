@@ -112,7 +112,9 @@ func (s *Session) Binding() Binding { return s.rec.binding() }
 // before, here or on another replica.
 func (s *Session) Resumed() bool { return s.resumed }
 
-// Digest returns what logs name the session by: the same on all replicas.
+// Digest returns what logs name the session by, 8 hexadecimal digits that are the same
+// on all replicas. They are no key: that two of 10,000 sessions share them has a chance
+// of one in a hundred.
 func (s *Session) Digest() string { return s.digest.short() }
 
 // Context ends with this copy, when the last call on it is over; its cause is
@@ -241,7 +243,8 @@ func (r *Replica) hosted(f func(*hostedCopy) bool) {
 
 // Drain ends all streams and answers new ones with an empty stream, while calls
 // go on as ever. It is for the time between failing readiness and the moment at
-// which the load balancer has noticed: clients open their streams elsewhere.
+// which the load balancer has noticed: clients open their streams elsewhere. There
+// is no way back.
 func (r *Replica) Drain() {
 	r.draining.Store(true)
 	r.hosted(func(c *hostedCopy) bool {
