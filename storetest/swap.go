@@ -64,7 +64,7 @@ var swapCases = []testCase{{
 	waits:    true,
 	run: func(e *env) {
 		s := need[sessionshare.CompareAndSwapper](e, e.a)
-		swap := func(name, old string, ttl bool) {
+		swapped := func(name, old string, ttl bool) bool {
 			var was []byte
 			if old != "" {
 				was = []byte(old)
@@ -75,16 +75,19 @@ var swapCases = []testCase{{
 			}
 			swapped, err := s.CompareAndSwap(e.ctx(), e.key(name), was, []byte("new"), life)
 			e.must("CompareAndSwap", err)
+			return swapped
+		}
+		check := func(swapped bool) {
 			if !swapped {
 				e.failf("CompareAndSwap reported swapped = false, want true")
 			}
 		}
-		e.put(e.a, e.key("longer"), "old", e.short())
-		swap("longer", "old", true)
+		_, found := e.putThen(e.key("longer"), e.short(), func() bool { return swapped("longer", "value", true) })
+		check(found)
 		e.put(e.a, e.key("shorter"), "old", long)
 		gone := e.lasting(e.short(), func() {
-			swap("shorter", "old", false)
-			swap("created", "", false)
+			check(swapped("shorter", "old", false))
+			check(swapped("created", "", false))
 		}).gone
 		sleepUntil(gone)
 		e.absent("swapped, after its ttl", e.key("shorter"))

@@ -16,8 +16,8 @@ var touchCases = []testCase{{
 	waits:    true,
 	run: func(e *env) {
 		t := need[sessionshare.Toucher](e, e.b)
-		s := e.put(e.a, e.key("k"), "value", e.short())
-		e.touch(t, e.key("k"), long, true)
+		s, found := e.putThen(e.key("k"), e.short(), func() bool { return e.touched(t, e.key("k"), long) })
+		e.touchFound(found, true)
 		sleepUntil(s.gone)
 		e.present("touched for an hour, after its first life was over", e.key("k"), "value")
 	},
@@ -27,8 +27,13 @@ var touchCases = []testCase{{
 	waits:    true,
 	run: func(e *env) {
 		t := need[sessionshare.Toucher](e, e.b)
-		e.put(e.a, e.key("k"), "value", e.short()+time.Millisecond)
-		s := e.lasting(e.short()+2*time.Millisecond, func() { e.touch(t, e.key("k"), e.short()+2*time.Millisecond, true) })
+		var s span
+		ttl := e.short() + 2*time.Millisecond
+		_, found := e.putThen(e.key("k"), e.short()+time.Millisecond, func() (found bool) {
+			s = e.lasting(ttl, func() { found = e.touched(t, e.key("k"), ttl) })
+			return found
+		})
+		e.touchFound(found, true)
 		sleepUntil(s.gone)
 		e.absent("touched, after that life was over", e.key("k"))
 	},
@@ -133,8 +138,18 @@ var touchCases = []testCase{{
 
 func (e *env) touch(t sessionshare.Toucher, key string, ttl time.Duration, want bool) {
 	e.Helper()
+	e.touchFound(e.touched(t, key, ttl), want)
+}
+
+func (e *env) touched(t sessionshare.Toucher, key string, ttl time.Duration) (found bool) {
+	e.Helper()
 	found, err := t.Touch(e.ctx(), key, ttl)
 	e.must("Touch", err)
+	return found
+}
+
+func (e *env) touchFound(found, want bool) {
+	e.Helper()
 	if found != want {
 		e.failf("Touch reported found = %t, want %t", found, want)
 	}
