@@ -166,7 +166,7 @@ func FuzzCancelAndAnswerBodies(f *testing.F) {
 	}
 	r, err := New(Options{Store: NewMemoryStore()})
 	require.NoError(f, err)
-	c := &hostedCopy{r: r, tag: newTag(copyTag)}
+	c := &hostedCopy{Session: Session{r: r}, tag: newTag(copyTag)}
 	c.Session = Session{r: r, c: c, digest: digestOf("x"), rec: &record{Key: make([]byte, recordKey)}}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in := &body{data: b, scanned: scan(b)}

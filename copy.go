@@ -20,7 +20,6 @@ import (
 // nothing.
 type hostedCopy struct {
 	Session
-	r   *Replica
 	h   *handler
 	id  string
 	tag string // of this copy in the cluster, see ask.go
@@ -37,7 +36,7 @@ type hostedCopy struct {
 	mu      sync.Mutex              // guards all below, and Session.ctx
 	ending  bool                    // no longer serves; never unset
 	cause   error                   // why
-	over    error                   // the cause again, once nothing runs any more
+	over    bool                    // nothing runs any more
 	cancel  context.CancelCauseFunc // of Session.ctx; nil until somebody asked for that
 	uses    int                     // admitted requests that have not left
 	quiet   chan struct{}
@@ -49,10 +48,7 @@ type hostedCopy struct {
 	standing
 
 	// The session's stream, see stream.go, listen.go and forward.go.
-	streams   map[string]*clientStream
-	holder    string // the replica that what is sent outside a call goes to
-	forwarded int64  // messages sent there
-	seen      int    // events of the session's stream that have left, by the SDK's count
+	streams map[string]*clientStream
 
 	stateMu    waitLock     // guards state, applied and stateWrote; never taken while mu is held
 	state      sessionState // all that is known
@@ -72,6 +68,28 @@ type rarely struct {
 
 	saveAt    time.Time // when saving is tried again
 	saveDelay time.Duration
+
+	// Of the session's stream, see forward.go.
+	holder    string // the replica that what is sent outside a call goes to
+	forwarded int64  // messages sent there
+	seen      int    // events that have left, by the SDK's count
+}
+
+// holder returns the replica that what the copy sends outside a call goes to; ""
+// for none. c.mu is held.
+func (c *hostedCopy) holder() string {
+	if c.rare == nil {
+		return ""
+	}
+	return c.rare.holder
+}
+
+// setHolder is called with every look, and for most sessions with none. c.mu is
+// held.
+func (c *hostedCopy) setHolder(holder string) {
+	if holder != "" || c.rare != nil {
+		c.rarely().holder = holder
+	}
 }
 
 // rarely returns what few copies need. c.mu is held.
@@ -291,7 +309,7 @@ func (c *hostedCopy) finish() {
 func (c *hostedCopy) endContext(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.over = cause
+	c.cause, c.over = cause, true
 	if c.cancel != nil {
 		c.cancel(cause)
 	}

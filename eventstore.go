@@ -76,7 +76,7 @@ func (c *hostedCopy) sawEvent(id []byte) {
 	if at, ok := strings.CutPrefix(string(id), "_"); ok {
 		if n, ok := parseIndex(at); ok {
 			c.mu.Lock()
-			c.seen = n + 1
+			c.rarely().seen = n + 1
 			c.mu.Unlock()
 		}
 	}
@@ -87,10 +87,10 @@ func (c *hostedCopy) sawEvent(id []byte) {
 func (c *hostedCopy) lastSeen() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.seen == 0 {
+	if c.rare == nil || c.rare.seen == 0 {
 		return ""
 	}
-	return "_" + formatIndex(c.seen-1)
+	return "_" + formatIndex(c.rare.seen-1)
 }
 
 func parseIndex(s string) (int, bool) {

@@ -25,7 +25,7 @@ func (c *hostedCopy) follow(holder string) {
 		holder = ""
 	}
 	c.mu.Lock()
-	c.holder = holder
+	c.setHolder(holder)
 	own := c.streams[""]
 	if own != nil && !own.own {
 		own = nil
@@ -117,9 +117,10 @@ func (f *forwarder) event(text []byte) error {
 func (f *forwarder) forward(data []byte) error {
 	c := f.c
 	c.mu.Lock()
-	holder := c.holder
-	c.forwarded++
-	n := c.forwarded
+	rare := c.rarely()
+	holder := rare.holder
+	rare.forwarded++
+	n := rare.forwarded
 	c.mu.Unlock()
 	switch {
 	case holder == "":

@@ -30,7 +30,7 @@ var (
 // newCopy makes a copy of the session with ID id, without an SDK session yet. It
 // runs the factory. trigger is the request for which the copy is made.
 func (h *handler) newCopy(id string, rec *record, resumed bool, trigger *http.Request) (*hostedCopy, error) {
-	c := &hostedCopy{r: h.r, h: h, id: id, tag: h.r.hints.self + newTag(copyTag-replicaTag)}
+	c := &hostedCopy{h: h, id: id, tag: h.r.hints.self + newTag(copyTag-replicaTag)}
 	c.Session = Session{r: h.r, c: c, digest: digestOf(id), rec: rec, resumed: resumed}
 	ctx := context.WithValue(context.WithoutCancel(trigger.Context()), sessionKey{}, c)
 	if h.r.store == nil {

@@ -128,8 +128,8 @@ func (s *Session) Context() context.Context {
 	defer s.c.mu.Unlock()
 	if s.ctx == nil {
 		s.ctx, s.c.cancel = context.WithCancelCause(s.c.origin.ctx)
-		if s.c.over != nil {
-			s.c.cancel(s.c.over)
+		if s.c.over {
+			s.c.cancel(s.c.cause)
 		}
 	}
 	return s.ctx
@@ -142,7 +142,10 @@ func (s *Session) over() error {
 	}
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	return s.c.over
+	if !s.c.over {
+		return nil
+	}
+	return s.c.cause
 }
 
 // A Replica is the part of one process in a cluster. Make one per process with

@@ -13,7 +13,7 @@ import (
 func fuzzCopy(t require.TestingT) *hostedCopy {
 	r, err := New(Options{})
 	require.NoError(t, err)
-	c := &hostedCopy{r: r, tag: strings.Repeat("a", copyTag)}
+	c := &hostedCopy{Session: Session{r: r}, tag: strings.Repeat("a", copyTag)}
 	c.Session = Session{r: r, c: c, digest: digestOf("x"), rec: &record{Key: make([]byte, recordKey)}}
 	return c
 }

@@ -52,7 +52,7 @@ func (c *hostedCopy) openStream(ctx context.Context, key string, s *clientStream
 	}
 	c.streams[key] = s
 	if key == "" && !s.own {
-		c.holder = ""
+		c.setHolder("")
 	}
 	if before != nil {
 		before.end()
@@ -83,7 +83,7 @@ func (c *hostedCopy) closeStream(key string, s *clientStream) {
 	}
 	taken, holder := s.taken, ""
 	if s.dropped || s.left {
-		holder = c.holder // the client has a stream again, elsewhere, since s was to end
+		holder = c.holder() // the client has a stream again, elsewhere, since s was to end
 	}
 	c.mu.Unlock()
 	close(s.done)
