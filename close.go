@@ -154,6 +154,7 @@ func (k *closures) addSession(id string, m *closing) {
 	m.forget = k.r.now().Add(m.ttl)
 	if before := k.sessions[id]; before != nil && before.within == nil {
 		m.value, m.ended = before.value, before.ended // whose outcome may be open
+		m.ttl = max(m.ttl, before.ttl)                // which may have known the record
 	}
 	k.sessions[id] = m
 }

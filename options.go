@@ -194,7 +194,6 @@ func (o *Options) setTimes() error {
 	o.StoreTimeout = cmp.Or(o.StoreTimeout, DefaultStoreTimeout)
 	o.HoldTimeout = cmp.Or(o.HoldTimeout, DefaultHoldTimeout)
 	o.StreamHeartbeat = cmp.Or(o.StreamHeartbeat, DefaultStreamHeartbeat)
-	recheck := cmp.Or(o.RecheckInterval, DefaultRecheckInterval)
 	switch {
 	case o.IdleTimeout < time.Second:
 		return fmt.Errorf("sessionshare: Options.IdleTimeout (%v) is under a second, which stores cannot keep", o.IdleTimeout)
@@ -204,8 +203,8 @@ func (o *Options) setTimes() error {
 		return fmt.Errorf("sessionshare: Options.TouchInterval (%v) must be under IdleTimeout (%v), or sessions in use expire", o.TouchInterval, o.IdleTimeout)
 	case o.UnverifiedLimit > o.IdleTimeout:
 		return fmt.Errorf("sessionshare: Options.UnverifiedLimit (%v) must be at most IdleTimeout (%v), or a close mark can expire unread", o.UnverifiedLimit, o.IdleTimeout)
-	case recheck >= o.UnverifiedLimit:
-		return fmt.Errorf("sessionshare: Options.RecheckInterval (%v) must be under UnverifiedLimit (%v), or copies are always in doubt", recheck, o.UnverifiedLimit)
+	case o.RecheckInterval >= o.UnverifiedLimit:
+		return fmt.Errorf("sessionshare: Options.RecheckInterval (%v) must be under UnverifiedLimit (%v), or copies are always in doubt", o.RecheckInterval, o.UnverifiedLimit)
 	}
 	return nil
 }

@@ -118,7 +118,9 @@ func (s *Session) Resumed() bool { return s.resumed }
 func (s *Session) Digest() string { return s.digest.short() }
 
 // Context ends with this copy, when the last call on it is over; its cause is
-// ErrClosed, ErrEvicted or ErrShutdown. What a factory starts for a session, such
+// ErrClosed, ErrEvicted or ErrShutdown. An idle copy of a session that was closed
+// elsewhere may end with ErrEvicted, up to EvictAfter later, where the store carries
+// no hints. What a factory starts for a session, such
 // as a connection to an upstream server, ends with it.
 func (s *Session) Context() context.Context {
 	if s.c == nil {
@@ -224,7 +226,7 @@ func (r *Replica) recheckInterval() time.Duration {
 	case r.hints.up.Load():
 		return min(hintedRecheck, r.opts.UnverifiedLimit/2)
 	}
-	return DefaultRecheckInterval
+	return min(DefaultRecheckInterval, r.opts.UnverifiedLimit/2)
 }
 
 // lookup returns the copy that serves sessionID here, if any.

@@ -156,6 +156,10 @@ func (h *handler) serveGET(c *hostedCopy, w http.ResponseWriter, req *http.Reque
 		emptyStream(w, given)
 		return true
 	}
+	if said := h.verdict(req); said != nil {
+		said.sendTo(w) // a request that is refused ends no other stream
+		return true
+	}
 	ask := c.askedFor(given)
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()

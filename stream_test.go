@@ -59,6 +59,20 @@ func TestBlockAsLastEventIDIsAFreshGET(t *testing.T) {
 	})
 }
 
+// A GET that the SDK refuses is no newer stream.
+func TestRefusedGETEndsNoStream(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		a := newCluster(t, 1).nodes[0]
+		sid := a.open(t)
+		stream := a.stream(sid)
+		assert.Equal(t, 400, a.do("GET", sid, "", header{"Accept", "application/json"}).Code)
+		assert.Equal(t, 400, a.do("GET", sid, "", header{"Mcp-Protocol-Version", "2024-01-01"}).Code)
+		synctest.Wait()
+		assert.False(t, stream.ended())
+		stream.cancel()
+	})
+}
+
 // The newest GET of a stream wins: an earlier one is ended and waited for, and no
 // client ever sees the SDK's 409.
 func TestNewestStreamWins(t *testing.T) {
