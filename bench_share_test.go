@@ -80,3 +80,19 @@ func BenchmarkAdmissionParallel(b *testing.B) {
 		run(b, h, ids)
 	})
 }
+
+// BenchmarkAdmit is the decision alone: whether a request of a hosted session may
+// use its copy, from the binding to the look that may be due, and giving the use
+// back.
+func BenchmarkAdmit(b *testing.B) {
+	h, ids := newBenchAdmission(b, 1)
+	req := newBenchRequest(ids[0], benchCall).with()
+	b.ReportAllocs()
+	for b.Loop() {
+		c, err := h.replica.use(req, ids[0], "alice", Endpoint{"/mcp", "1"})
+		if c == nil || err != nil {
+			b.Fatal(err)
+		}
+		c.leave()
+	}
+}

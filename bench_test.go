@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -178,6 +179,33 @@ func BenchmarkHostedCall(b *testing.B) {
 	})
 	b.Run("factory50", func(b *testing.B) {
 		benchBoth(b, 50, func(b *testing.B, h *benchHost) { benchSend(b, h, benchCall) })
+	})
+}
+
+// BenchmarkTCPCall is a tool call of a session that is hosted here as its client
+// feels it, over a kept-alive connection on loopback.
+func BenchmarkTCPCall(b *testing.B) {
+	benchBoth(b, 0, func(b *testing.B, h *benchHost) {
+		web := httptest.NewServer(h)
+		defer web.Close()
+		id := benchOpen(b, h)
+		client := web.Client()
+		defer benchCPU(b)()
+		for b.Loop() {
+			req, err := http.NewRequest(http.MethodPost, web.URL+"/mcp", strings.NewReader(benchCall))
+			require.NoError(b, err)
+			req.Header = http.Header{
+				"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, headerSessionID: {id},
+			}
+			res, err := client.Do(req)
+			require.NoError(b, err)
+			_, err = io.Copy(io.Discard, res.Body)
+			require.NoError(b, err)
+			require.NoError(b, res.Body.Close())
+			if res.StatusCode != http.StatusOK {
+				b.Fatalf("status %d", res.StatusCode)
+			}
+		}
 	})
 }
 
