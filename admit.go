@@ -371,10 +371,16 @@ func pathEndpoint(req *http.Request) (Endpoint, error) {
 	return Endpoint{Name: path}, nil
 }
 
+// maxUnusables bounds how many unusable records are remembered.
+const maxUnusables = 1000
+
 // unusable logs a record that does not decode. It is not rewritten: what is not
 // understood is not touched.
 func (r *Replica) unusable(d sessionDigest) {
 	if _, logged := r.unusables.LoadOrStore(d, struct{}{}); !logged {
+		if r.unusableCount.Add(1)%maxUnusables == 0 {
+			r.unusables.Clear() // better logged twice than remembered for ever
+		}
 		r.log.Error("sessionshare: a record in the store is not usable", "session", d.short())
 	}
 }

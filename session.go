@@ -178,7 +178,8 @@ type Replica struct {
 	events   []mcp.EventStore // of all handlers; guarded by eventsMu
 	eventsMu sync.Mutex
 
-	unusables sync.Map // digests of records that were logged as unusable
+	unusableCount atomic.Int64
+	unusables     sync.Map // digests of records that were logged as unusable
 
 	draining atomic.Bool // streams are ended at once
 	stopping atomic.Bool // no new call and no new copy
