@@ -16,7 +16,8 @@ type handler struct {
 	getServer func(*http.Request) *mcp.Server
 	copyOpts  mcp.StreamableHTTPOptions  // of the SDK handler of every copy
 	blank     *mcp.StreamableHTTPHandler // never has a session: says what the SDK thinks of a request
-	limit     int64                      // bytes of a body
+	limit     int64                      // bytes of a body that are looked at
+	unlimited bool                       // and a longer one is served too
 	events    mcp.EventStore             // of the host; nil without one
 }
 
@@ -49,8 +50,9 @@ func (r *Replica) Handler(getServer func(*http.Request) *mcp.Server, opts *mcp.S
 		r.events = append(r.events, h.events)
 		r.eventsMu.Unlock()
 	}
-	h.limit = bodyLimit(&h.copyOpts)
 	h.blank = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return nil }, &h.copyOpts)
+	h.limit, h.unlimited = bodyLimit(&h.copyOpts)
+	h.copyOpts.MaxRequestBodyBytes = -1 // see body.beyond
 	return h
 }
 
@@ -64,12 +66,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	ids := req.Header[headerSessionID]
-	b := &body{req: req, limit: h.limit}
+	b := &body{req: req, h: h}
 	switch {
 	case len(ids) > 1:
 		h.r.answer(w, req, errManyIDs)
 	case len(ids) == 1 && ids[0] != "":
 		h.serveSession(w, req, b, ids[0])
+		b.release()
 	case req.Method == http.MethodPost:
 		h.serveOpen(w, req, b)
 	default:

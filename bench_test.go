@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"strings"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -186,39 +184,21 @@ func BenchmarkHostedCall(b *testing.B) {
 // feels it, over a kept-alive connection on loopback.
 func BenchmarkTCPCall(b *testing.B) {
 	benchBoth(b, 0, func(b *testing.B, h *benchHost) {
-		web := httptest.NewServer(h)
-		defer web.Close()
-		id := benchOpen(b, h)
-		client := web.Client()
+		call := benchTCP(b, h, benchCall)
 		defer benchCPU(b)()
 		for b.Loop() {
-			req, err := http.NewRequest(http.MethodPost, web.URL+"/mcp", strings.NewReader(benchCall))
-			require.NoError(b, err)
-			req.Header = http.Header{
-				"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, headerSessionID: {id},
-			}
-			res, err := client.Do(req)
-			require.NoError(b, err)
-			_, err = io.Copy(io.Discard, res.Body)
-			require.NoError(b, err)
-			require.NoError(b, res.Body.Close())
-			if res.StatusCode != http.StatusOK {
-				b.Fatalf("status %d", res.StatusCode)
-			}
+			call()
 		}
 	})
 }
 
-// BenchmarkBody is a tool call with arguments of some size: one long string, and
-// many small values, which cost the scanner most.
+// BenchmarkBody is a tool call with arguments of some size.
 func BenchmarkBody(b *testing.B) {
-	call := func(arg string) string { return strings.Replace(benchCall, `"hello"`, arg, 1) }
-	array := func(n int) string { return "[" + strings.Repeat(`{"k":1},`, n/8) + "0]" }
 	for _, c := range []struct{ name, body string }{
 		{"ping", benchPing},
-		{"4KiB", call(`"` + strings.Repeat("x", 4<<10) + `"`)},
-		{"1MiB-string", call(`"` + strings.Repeat("x", 1<<20) + `"`)},
-		{"1MiB-array", call(array(1 << 20))},
+		{"4KiB", benchCallWith(benchString(4 << 10))},
+		{"1MiB-string", benchCallWith(benchString(1 << 20))},
+		{"1MiB-array", benchCallWith(benchArray(1 << 20))},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			benchBoth(b, 0, func(b *testing.B, h *benchHost) { benchSend(b, h, c.body) })

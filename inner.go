@@ -105,5 +105,4 @@ func (w *recorded) sendTo(out http.ResponseWriter) {
 	if w.body.Len() > 0 {
 		_, _ = out.Write(w.body.Bytes())
 	}
-	_ = http.NewResponseController(out).Flush()
 }
