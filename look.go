@@ -27,7 +27,6 @@ type standing struct {
 	looking  bool          // a request or the sweeper looks now
 	before   time.Time     // the last attempt before the one under way
 	lookOver chan struct{} // closed when the look under way has ended; nil if nobody waits
-	looks    int           // attempts so far
 
 	hinted, hintedAgain bool // a look on a hint is under way, and one more is due
 

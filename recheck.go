@@ -72,20 +72,16 @@ type seen struct {
 	state, stream       []byte // nil: missing
 }
 
-// stateEvery is how often state is read on a store where that costs a call of its
-// own.
-const stateEvery = 5
-
 // look reads what kind asks for and asks Check. ErrGone means closed; any other
 // error that it cannot be known. The record is read first: a mark outlives the
 // record it shadows, so a session whose record was there and whose mark then was
-// not is open.
+// not is open. The state of the session is read each time, also on a store where
+// that is a call of its own: what a client has set holds everywhere within
+// RecheckInterval.
 func (c *hostedCopy) look(ctx context.Context, kind lookKind) (s seen, err error) {
 	c.mu.Lock()
 	saved := c.saved
-	c.looks++
-	s.hasState = c.r.store != nil && c.r.store.batch != nil || kind == lookHinted ||
-		c.stateOwed.Load() || c.looks%stateEvery == 0
+	s.hasState = c.r.store != nil
 	s.hasStream = c.r.store != nil && c.r.store.batch != nil || kind == lookHinted || c.listening()
 	c.mu.Unlock()
 	if saved == savedNever {
