@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,9 +20,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The suite, in a version that runs on Node 20. Its scenarios are those of protocol
-// version 2025-11-25 and older.
-const suite = "@modelcontextprotocol/conformance@0.1.13"
+// A suite is the official one in some version.
+type suite struct {
+	version string
+	node    int      // the oldest Node it runs on; npm has newer ones than the machine
+	args    []string // of a run of all scenarios
+}
+
+// The scenarios of 0.1.13 are those of protocol version 2025-11-25 and older; later
+// versions also have others, and choose.
+var suites = []suite{
+	{version: "0.1.13", node: 20},
+	{version: "0.1.16", node: 22, args: []string{"--spec-version", "2025-11-25"}},
+}
 
 // Every scenario of the official suite that passes on one replica of the bare SDK
 // passes on three that share sessions. It needs npm, which fetches the suite, so it
@@ -30,28 +41,29 @@ func TestConformance(t *testing.T) {
 	if os.Getenv("SESSIONSHARE_CONFORMANCE") != "1" {
 		t.Skip("to run the official suite, which npm fetches: SESSIONSHARE_CONFORMANCE=1 go test -v -run Conformance ./examples/everything")
 	}
-	s := install(t)
-	for _, mode := range []struct {
-		name         string
-		bare, shared setup
-	}{
-		{"streams, new connections", setup{}, setup{}},
-		{"streams, kept connections", setup{kept: true}, setup{kept: true}},
-		{"JSON answers", setup{json: true}, setup{json: true}},
-	} {
-		t.Run(mode.name, func(t *testing.T) {
-			mode.bare.bare, mode.shared.replicas = true, 3
-			bare, shared := s.run(t, mode.bare), s.run(t, mode.shared)
-			require.GreaterOrEqual(t, len(bare), 32, "scenarios")
-			t.Log(table(bare, shared))
-			for name, b := range bare {
-				if b.failed == 0 {
-					require.Zero(t, shared[name].failed, "%s passes on one bare replica, and fails on three", name)
-					require.GreaterOrEqual(t, shared[name].passed, b.passed, "%s checks less on three replicas", name)
-				}
-				require.Zero(t, b.failed, "%s fails on one bare replica", name)
-			}
+	for _, suite := range suites {
+		t.Run(suite.version, func(t *testing.T) {
+			s := install(t, suite)
+			t.Run("streams, new connections", func(t *testing.T) { s.compare(t, setup{}) })
+			t.Run("streams, kept connections", func(t *testing.T) { s.compare(t, setup{kept: true}) })
+			t.Run("JSON answers", func(t *testing.T) { s.compare(t, setup{json: true}) })
 		})
+	}
+}
+
+// compare runs the suite against one bare replica and against three that share.
+func (s installed) compare(t *testing.T, mode setup) {
+	one, three := mode, mode
+	one.bare, three.replicas = true, 3
+	bare, shared := s.run(t, one), s.run(t, three)
+	require.GreaterOrEqual(t, len(bare), 32, "scenarios")
+	t.Log(table(bare, shared))
+	for name, b := range bare {
+		if b.failed == 0 {
+			require.Zero(t, shared[name].failed, "%s passes on one bare replica, and fails on three", name)
+			require.GreaterOrEqual(t, shared[name].passed, b.passed, "%s checks less on three replicas", name)
+		}
+		require.Zero(t, b.failed, "%s fails on one bare replica", name)
 	}
 }
 
@@ -75,17 +87,38 @@ func table(bare, shared map[string]outcome) string {
 	return b.String()
 }
 
-// installed is the suite, as npm has put it into a folder.
-type installed struct{ dir string }
+// installed is a suite, as npm has put it into a folder.
+type installed struct {
+	suite
+	command []string
+}
 
-func install(t *testing.T) installed {
+func install(t *testing.T, suite suite) installed {
 	t.Helper()
-	s := installed{t.TempDir()}
+	dir, node := t.TempDir(), "node"
+	packages := []string{"@modelcontextprotocol/conformance@" + suite.version}
+	if nodeVersion(t) < suite.node {
+		newer := fmt.Sprintf("node-%s-%s", runtime.GOOS, strings.Replace(runtime.GOARCH, "amd64", "x64", 1))
+		packages = append(packages, fmt.Sprintf("%s@%d", newer, suite.node))
+		node = filepath.Join(dir, "node_modules", newer, "bin", "node")
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "npm", "install", "--prefix", s.dir, "--no-audit", "--no-fund", "--ignore-scripts", suite).CombinedOutput()
+	args := append([]string{"install", "--prefix", dir, "--no-audit", "--no-fund", "--ignore-scripts"}, packages...)
+	out, err := exec.CommandContext(ctx, "npm", args...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	return s
+	return installed{suite, []string{node, filepath.Join(dir, "node_modules", ".bin", "conformance")}}
+}
+
+// nodeVersion is the major version of the Node of this machine.
+func nodeVersion(t *testing.T) int {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "node", "--version").Output()
+	require.NoError(t, err)
+	major, _, _ := strings.Cut(strings.TrimPrefix(string(out), "v"), ".")
+	n, err := strconv.Atoi(major)
+	require.NoError(t, err)
+	return n
 }
 
 // run runs all scenarios against a server, and those that fail twice more: where
@@ -120,14 +153,14 @@ func (s installed) scenarios(t *testing.T, url, name string) map[string]outcome 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	args := []string{"server", "--url", url, "--output-dir", t.TempDir()}
+	args := append(slices.Clone(s.command[1:]), "server", "--url", url, "--output-dir", t.TempDir())
 	if name == "" {
-		args = append(args, "--suite", "all")
+		args = append(append(args, "--suite", "all"), s.args...)
 	} else {
 		args = append(args, "--scenario", name)
 	}
 	// It exits with 1 if a check failed, which is read from its output.
-	out, err := exec.CommandContext(ctx, filepath.Join(s.dir, "node_modules", ".bin", "conformance"), args...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, s.command[0], args...).CombinedOutput()
 	require.NoError(t, ctx.Err(), "%s", out)
 	found := manyLine.FindAllStringSubmatch(string(out), -1)
 	if name != "" {
