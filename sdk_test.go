@@ -279,7 +279,7 @@ func TestSDKLeavesNoSessionWithoutInitialize(t *testing.T) {
 	})
 }
 
-// copy.go cancels orphans through notifications/cancelled: it reaches a handler's
+// end.go cancels orphans through notifications/cancelled: it reaches a handler's
 // context while the call's own request is over.
 func TestSDKCancelsAnOrphan(t *testing.T) {
 	virtual(t, func(t *testing.T) {
