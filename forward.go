@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -117,10 +119,7 @@ func (f *forwarder) event(text []byte) error {
 func (f *forwarder) forward(data []byte) error {
 	c := f.c
 	c.mu.Lock()
-	rare := c.rarely()
-	holder := rare.holder
-	rare.forwarded++
-	n := rare.forwarded
+	holder := c.holder()
 	c.mu.Unlock()
 	switch {
 	case holder == "":
@@ -133,11 +132,21 @@ func (f *forwarder) forward(data []byte) error {
 		return errEventLarge
 	}
 	c.r.notes.flush() // what was sent before comes before
-	key := c.r.keys.out(c.digest, c.tag, n)
-	if err := c.r.store.put(context.Background(), key, bytes.Clone(data), outTTL); err != nil {
+	c.mu.Lock()
+	rare := c.rarely()
+	rare.forwarded++
+	full := c.r.keys.out(c.digest, c.tag, rare.forwarded)
+	c.mu.Unlock()
+	ctx, key := context.Background(), strings.TrimPrefix(full, c.r.keys.prefix)
+	if err := c.r.store.put(ctx, full, bytes.Clone(data), outTTL); err != nil {
 		return err
 	}
-	return c.r.hints.publish(context.Background(), holder, hintOut, string(c.digest)+" "+strings.TrimPrefix(key, c.r.keys.prefix))
+	if err := c.r.hints.publish(ctx, holder, hintOut, string(c.digest)+" "+key); err != nil {
+		_ = c.r.store.delete(ctx, full) // who said it is told that it was in vain
+		return err
+	}
+	c.r.outbox.add(c.digest, key)
+	return nil
 }
 
 // receiveOut is called for a hint that a message for the client's stream is in
@@ -147,7 +156,7 @@ func (c *hostedCopy) receiveOut(key string) {
 		return
 	}
 	if !c.toStream(key) {
-		c.r.owned.run(func() { c.redirect(key) })
+		c.r.owned.run(func() { c.r.nameAgain(context.Background(), c.digest, key) }) // it has gone elsewhere
 	}
 }
 
@@ -168,21 +177,11 @@ func (c *hostedCopy) toStream(item string) bool {
 	return true
 }
 
-// redirect sends a hint on to where the client's stream has gone.
-func (c *hostedCopy) redirect(key string) {
-	ctx := context.Background()
-	values, err := c.r.store.get(ctx, c.r.keys.stream(c.digest))
-	if err != nil || len(values[0]) <= replicaTag {
-		return
-	}
-	if holder := string(values[0][:replicaTag]); holder != c.r.hints.self {
-		_ = c.r.hints.publish(ctx, holder, hintOut, string(c.digest)+" "+key)
-	}
-}
-
-// receive sends what is in the inbox: keys of messages, and notifications. It
-// returns false if the client is not reached.
+// receive sends what is in the inbox: messages, by their keys, and notifications.
+// It returns false if the client is not reached. What cannot be read is named
+// again by who sent it.
 func (s *clientStream) receive(ctx context.Context, first string) bool {
+	r := s.c.r
 	items := []string{first}
 	for more := true; more && len(items) < maxBatch; {
 		select {
@@ -192,36 +191,38 @@ func (s *clientStream) receive(ctx context.Context, first string) bool {
 			more = false
 		}
 	}
-	prefix := s.c.r.keys.prefix
-	var keys []string
+	inlets := maps.Clone(s.inlets)
+	var out, keys, old []string // out: keys and notifications; old: keys of what was sent before
 	for _, item := range items {
-		if item[0] != '{' {
-			keys = append(keys, prefix+item)
+		if item[0] == '{' {
+			out = append(out, item)
+			continue
 		}
-	}
-	var values [][]byte
-	if len(keys) > 0 {
-		var err error
-		if values, err = s.c.r.store.get(ctx, keys...); err != nil {
-			s.c.r.log.Warn("sessionshare: messages from another replica cannot be read", "session", s.c.Digest(), "error", err)
-			values = make([][]byte, len(keys))
+		taken := inlets.take(item)
+		if len(taken) == 0 {
+			old = append(old, item)
 		}
+		keys, out = append(keys, taken...), append(out, taken...)
 	}
-	at := 0
-	for _, item := range items {
+	values, err := r.fetch(ctx, keys)
+	if err != nil {
+		r.log.Warn("sessionshare: messages from another replica cannot be read yet", "session", s.c.Digest(), "error", err)
+	} else {
+		s.inlets = inlets
+	}
+	for _, item := range out {
 		data := []byte(item)
 		if item[0] != '{' {
-			data = values[at]
-			at++
+			data = values[item]
 		}
 		if len(data) > 0 && s.w.forwarded(data) != nil {
 			return false
 		}
 	}
-	if len(keys) > 0 {
-		s.c.r.owned.run(func() {
-			for _, key := range keys {
-				_ = s.c.r.store.delete(context.Background(), key)
+	if old = slices.AppendSeq(old, maps.Keys(values)); len(old) > 0 {
+		r.owned.run(func() {
+			for _, key := range old {
+				_ = r.store.delete(context.Background(), r.keys.prefix+key)
 			}
 		})
 	}

@@ -108,6 +108,14 @@ func (s *clientStream) putClaim(ctx context.Context, first bool) bool {
 // apart.
 func (s *clientStream) claimValue() []byte { return []byte(s.c.r.hints.self + "." + s.nonce) }
 
+// holderOf returns the tag of the replica that a claim is of, "" for none.
+func holderOf(claim []byte) string {
+	if len(claim) > replicaTag && claim[replicaTag] == '.' {
+		return string(claim[:replicaTag])
+	}
+	return ""
+}
+
 // noClaim is what a claim is replaced by on a store that can swap, for a moment:
 // deleting might hit a newer one.
 const noClaim, noClaimTTL = "-", time.Second
@@ -145,10 +153,7 @@ func (s *clientStream) unclaim() {
 // sawStream acts on what a recheck, which began at began, read about where the
 // client's stream is.
 func (c *hostedCopy) sawStream(ctx context.Context, began time.Time, value []byte) {
-	holder := ""
-	if len(value) > replicaTag && value[replicaTag] == '.' {
-		holder = string(value[:replicaTag])
-	}
+	holder := holderOf(value)
 	now := c.r.now()
 	c.mu.Lock()
 	s := c.streams[""]

@@ -174,6 +174,7 @@ type Replica struct {
 	hints    hints
 	asks     asks
 	notes    notes
+	outbox   outbox
 
 	events   []mcp.EventStore // of all handlers; guarded by eventsMu
 	eventsMu sync.Mutex
@@ -209,6 +210,7 @@ func New(opts Options) (*Replica, error) {
 	r.hints = hints{r: r, self: newTag(replicaTag), pulse: make(chan struct{}, 1)}
 	r.asks = asks{r: r, wake: make(chan struct{}, 1)}
 	r.notes = notes{r: r}
+	r.outbox = outbox{r: r}
 	if r.store != nil {
 		r.hints.pub, _ = as[PubSub](opts.Store)
 	}

@@ -69,6 +69,7 @@ func (r *Replica) sweep() {
 		}
 		r.sweepCopies()
 		r.sweepCalls()
+		r.outbox.sweep()
 		r.closures.retry()
 		if r.store != nil && r.store.sweeper != nil && !r.now().Before(nextStore) {
 			nextStore = r.now().Add(jitter(storeSweep))
