@@ -192,19 +192,29 @@ func TestPinnedSessionIsSharedLater(t *testing.T) {
 }
 
 // When the store is back, what is owed to it does not wait for the pauses that have
-// grown meanwhile: any write that it takes tells.
+// grown meanwhile: any write that it takes tells, and any read that it answers.
 func TestOutageIsOverForAllAtOnce(t *testing.T) {
+	t.Run("write", func(t *testing.T) {
+		testOutageIsOver(t, true, func(t *testing.T, n *node, _ string) { n.open(t) })
+	})
+	t.Run("read", func(t *testing.T) {
+		testOutageIsOver(t, false, func(t *testing.T, n *node, sid string) { require.Equal(t, 200, n.list(sid)) })
+	})
+}
+
+func testOutageIsOver(t *testing.T, writesOnly bool, use func(t *testing.T, n *node, sid string)) {
+	seldom := func(cfg *nodeConfig) { cfg.opts.TouchInterval = testIdle / 2 } // so that a recheck only reads
 	bothStores(t, func(t *testing.T, plain setup) {
-		c := newCluster(t, 2, plain)
+		c := newCluster(t, 2, plain, seldom)
 		a, b := c.nodes[0], c.nodes[1]
-		closed := a.open(t)
+		closed, shared := a.open(t), a.open(t)
 		require.Equal(t, 200, b.list(closed))
-		a.view.down()
+		a.view.partition(true, !writesOnly)
 		sid := a.open(t)
 		require.Equal(t, 503, a.delete(closed), "the mark is owed")
 		time.Sleep(10*time.Minute + 7*time.Second)
 		a.view.heal()
-		a.open(t)
+		use(t, a, shared)
 		time.Sleep(2*sweepTick + testRecheck)
 		assert.Equal(t, 200, b.list(sid))
 		assert.Equal(t, 404, b.list(closed))

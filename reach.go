@@ -28,19 +28,21 @@ type reach struct {
 	slots  chan struct{} // one for each call under way
 	errors atomic.Int64
 
-	refused atomic.Bool // the last write failed
-	back    atomic.Bool // a write has succeeded after one that failed
+	readFailed, writeFailed atomic.Bool // the last one
+	back                    atomic.Bool // one has succeeded after one that failed
 }
 
-// wrote notes the outcome of a write.
-func (s *reach) wrote(err error) error {
+// noted notes the outcome of a read or a write.
+func (s *reach) noted(failed *atomic.Bool, err error) error {
 	if err != nil {
-		s.refused.Store(true)
-	} else if s.refused.Load() && s.refused.CompareAndSwap(true, false) {
+		failed.Store(true)
+	} else if failed.Load() && failed.CompareAndSwap(true, false) {
 		s.back.Store(true)
 	}
 	return err
 }
+
+func (s *reach) wrote(err error) error { return s.noted(&s.writeFailed, err) }
 
 // maxStoreCalls bounds the calls under way at once, and with them what a store
 // that never answers can pile up.
@@ -142,7 +144,7 @@ func guarded(f func() error) (err error) {
 // get reads keys: as of one moment if the store can, else one after the other,
 // in the order given. All together have one timeout.
 func (s *reach) get(ctx context.Context, keys ...string) ([][]byte, error) {
-	return reached(ctx, s, func(ctx context.Context) ([][]byte, error) {
+	values, err := reached(ctx, s, func(ctx context.Context) ([][]byte, error) {
 		if s.batch != nil {
 			values, err := s.batch.GetMany(ctx, keys)
 			if err == nil && len(values) != len(keys) {
@@ -165,6 +167,7 @@ func (s *reach) get(ctx context.Context, keys ...string) ([][]byte, error) {
 		}
 		return values, nil
 	})
+	return values, s.noted(&s.readFailed, err)
 }
 
 func (s *reach) put(ctx context.Context, key string, value []byte, ttl time.Duration) error {

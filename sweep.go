@@ -81,8 +81,8 @@ func (r *Replica) sweep() {
 	}
 }
 
-// hurry makes all that is owed to the store due now: it takes writes again, and
-// pauses have grown while it did not.
+// hurry makes all that is owed to the store due now: it answers again, and pauses
+// have grown while it did not.
 func (r *Replica) hurry() {
 	r.hosted(func(c *hostedCopy) bool {
 		c.mu.Lock()
