@@ -114,6 +114,36 @@ func TestBusySessionCostsFewCalls(t *testing.T) {
 	})
 }
 
+// So they do where sessions live for seconds only.
+func TestCallAndStreamKeepAShortLivedSessionAlive(t *testing.T) {
+	for _, idle := range []time.Duration{1, 2, 5, 10, 29, 33} {
+		idle *= time.Second
+		t.Run(idle.String(), func(t *testing.T) {
+			bothStores(t, func(t *testing.T, plain setup) {
+				short := func(cfg *nodeConfig) {
+					cfg.opts.IdleTimeout = idle
+					cfg.opts.EvictAfter, cfg.opts.RecheckInterval, cfg.opts.TouchInterval, cfg.opts.UnverifiedLimit = 0, 0, 0, 0
+				}
+				c := newCluster(t, 2, plain, short)
+				a, b := c.nodes[0], c.nodes[1]
+				streaming, calling := a.open(t), a.open(t)
+				stream, call := a.stream(streaming), a.call(calling, "slow")
+				time.Sleep(10*idle + 100*time.Millisecond)
+				assert.False(t, stream.ended())
+				assert.Equal(t, 200, b.list(streaming))
+				assert.Equal(t, 200, b.list(calling))
+				a.letGo()
+				_, body := call.result()
+				assert.Contains(t, body, "done")
+				stream.cancel()
+				time.Sleep(2 * idle)
+				assert.Equal(t, 404, a.list(streaming))
+				assert.Equal(t, 404, b.list(calling))
+			})
+		})
+	}
+}
+
 // Rule 5: a running call and an open stream keep the session alive, also for
 // those who ask elsewhere; what ends them ends that.
 func TestCallAndStreamKeepTheSessionAlive(t *testing.T) {

@@ -11,11 +11,16 @@ import (
 
 const (
 	// busyRecheck is how often a copy that is busy without new requests is
-	// rechecked in the background, so that its end is found out within a minute.
+	// rechecked in the background, so that its end is found out within a minute;
+	// more often where the session's idle timeout would be over before it is touched.
 	busyRecheck = 30 * time.Second
 
-	// sweepTick is how often the sweeper looks at what this replica holds.
+	// sweepTick is how often the sweeper looks at what this replica holds; more
+	// often where idle timeouts are a few seconds.
 	sweepTick = time.Second
+
+	// idleLooks is how many times in an idle timeout the sweeper looks at least.
+	idleLooks = 4
 
 	// sweepReaders is how many copies the sweeper reads for at once.
 	sweepReaders = 64
@@ -55,7 +60,7 @@ func (r *Replica) needSweeper() {
 func (r *Replica) sweep() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	tick := time.NewTicker(sweepTick)
+	tick := time.NewTicker(min(sweepTick, r.opts.IdleTimeout/idleLooks))
 	defer tick.Stop()
 	nextStore := r.now().Add(jitter(storeSweep))
 	for {
@@ -217,7 +222,7 @@ func (c *hostedCopy) chore(now time.Time, mayRead bool) chore {
 		return choreSave
 	case !mayRead || c.looking || !c.checkable():
 		return choreNone
-	case busy && since(now, c.looked) >= busyRecheck,
+	case busy && since(now, c.looked) >= min(busyRecheck, c.rec.idle()/idleLooks),
 		(!c.owed.IsZero() || c.stateOwed.Load()) && since(now, c.looked) >= max(min(c.r.recheckInterval(), DefaultRecheckInterval), sweepTick):
 		c.claimLook(now)
 		return choreRecheck
