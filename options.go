@@ -129,8 +129,11 @@ type Options struct {
 	// DefaultHoldTimeout.
 	HoldTimeout time.Duration
 
-	// StreamHeartbeat is how long a stream is silent before a comment is sent on it,
-	// so that proxies keep it and a peer that has vanished is noticed. Zero means
+	// StreamHeartbeat is how long a session's stream (a client's GET, not the answer
+	// to a call) is silent before a comment is sent on it, so that proxies keep it
+	// and a peer that has vanished is noticed: when its host resets the connection,
+	// or takes nothing any more. One that cannot be reached at all is noticed when
+	// the kernel gives up, which TCP_USER_TIMEOUT on the listener bounds. Zero means
 	// DefaultStreamHeartbeat, negative none.
 	StreamHeartbeat time.Duration
 
