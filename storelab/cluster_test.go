@@ -32,8 +32,8 @@ type replica struct {
 }
 
 // newReplica makes a replica over a store. Its server has one tool, upstream,
-// which answers with what is to exist once per session.
-func newReplica(t testing.TB, opts sessionshare.Options) *replica {
+// which answers with what is to exist once per session, and those that more adds.
+func newReplica(t testing.TB, opts sessionshare.Options, more ...func(*mcp.Server)) *replica {
 	t.Helper()
 	r, err := sessionshare.New(opts)
 	if err != nil {
@@ -49,6 +49,9 @@ func newReplica(t testing.TB, opts sessionshare.Options) *replica {
 			}
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "upstream=" + string(who) + ";"}}}, nil
 		})
+	for _, add := range more {
+		add(server)
+	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()

@@ -3,6 +3,7 @@
 package storelab
 
 import (
+	"bytes"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,8 @@ type wire struct {
 	server string
 	delay  time.Duration // one way
 	deaf   atomic.Bool   // what the server answers ends the connection instead
+
+	refused atomic.Pointer[string] // what a client sends ends the connection instead if it holds this
 
 	mu    sync.Mutex // guards all below
 	conns map[net.Conn]struct{}
@@ -78,6 +81,10 @@ func (w *wire) pump(to, from net.Conn, request bool) {
 			time.Sleep(time.Until(c.due))
 			if request {
 				w.wait()
+				if bad := w.refused.Load(); bad != nil && bytes.Contains(c.data, []byte(*bad)) {
+					reset(to)
+					reset(from)
+				}
 			} else if w.deaf.Load() {
 				reset(to)
 				reset(from)
