@@ -52,7 +52,7 @@ type hints struct {
 	started atomic.Bool
 	up      atomic.Bool // a probe has come back lately
 
-	pulse chan struct{} // a probe has come back
+	pulse chan string // names of probes that have come back; what finds it full is lost
 
 	// missed are hints about sessions that are not hosted here: one may be about to
 	// be resumed from what was read before.
@@ -158,32 +158,40 @@ func (k *hints) subscribe(ctx context.Context) {
 
 // watch sends probes until the subscription is broken.
 func (k *hints) watch(ctx context.Context, broken <-chan struct{}) {
-	last, pause := k.r.now(), probeFirst
-	for {
-		_ = k.publish(ctx, k.self, hintProbe, "")
+	for k.probe(ctx, broken) {
+		if !k.up.Swap(true) {
+			k.r.log.Info("sessionshare: hints are up")
+			k.r.hintsFound()
+		}
+		sleepOr(ctx, probeEvery, broken)
+	}
+}
+
+// probe sends hints to this replica until one comes back, and returns false if the
+// subscription is broken, or mute. They have a name: one that was sent before, and
+// comes late, says nothing about the subscription of now.
+func (k *hints) probe(ctx context.Context, broken <-chan struct{}) (back bool) {
+	name, began := newTag(replicaTag), k.r.now()
+	for pause := probeFirst; since(k.r.now(), began) <= probeLost; pause = min(2*pause, time.Second) {
+		_ = k.publish(ctx, k.self, hintProbe, name)
 		timer := time.NewTimer(pause)
-		select {
-		case <-broken:
-			timer.Stop()
-			return
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-k.pulse:
-			timer.Stop()
-			if !k.up.Swap(true) {
-				k.r.log.Info("sessionshare: hints are up")
-				k.r.hintsFound()
+		defer timer.Stop()
+		for waiting := true; waiting; {
+			select {
+			case <-broken:
+				return false
+			case <-ctx.Done():
+				return false
+			case came := <-k.pulse:
+				if came == name {
+					return true
+				}
+			case <-timer.C:
+				waiting = false
 			}
-			sleepOr(ctx, probeEvery, broken)
-			last, pause = k.r.now(), probeFirst
-		case <-timer.C:
-			if since(k.r.now(), last) > probeLost {
-				return
-			}
-			pause = min(2*pause, time.Second)
 		}
 	}
+	return false
 }
 
 func sleep(ctx context.Context, d time.Duration) { sleepOr(ctx, d, nil) }
@@ -236,7 +244,7 @@ func (k *hints) receive(msg []byte) {
 	switch kind {
 	case hintProbe:
 		select {
-		case k.pulse <- struct{}{}:
+		case k.pulse <- about:
 		default:
 		}
 	case hintEndpoint:

@@ -207,7 +207,7 @@ func New(opts Options) (*Replica, error) {
 		r.log.Info("sessionshare: sharing sessions", "store", r.store.abilities())
 	}
 	r.closures.init(r)
-	r.hints = hints{r: r, self: newTag(replicaTag), pulse: make(chan struct{}, 1)}
+	r.hints = hints{r: r, self: newTag(replicaTag), pulse: make(chan string, 16)}
 	r.asks = asks{r: r, wake: make(chan struct{}, 1)}
 	r.notes = notes{r: r}
 	r.outbox = outbox{r: r}
