@@ -72,7 +72,8 @@ type rarely struct {
 	// Of the session's stream, see forward.go.
 	holder    string // the replica that what is sent outside a call goes to
 	forwarded int64  // messages sent there
-	seen      int    // events that have left, by the SDK's count
+	sent      sentKeys
+	seen      int // events that have left, by the SDK's count
 }
 
 // holder returns the replica that what the copy sends outside a call goes to; ""

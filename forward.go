@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -135,28 +134,32 @@ func (f *forwarder) forward(data []byte) error {
 	c.mu.Lock()
 	rare := c.rarely()
 	rare.forwarded++
-	full := c.r.keys.out(c.digest, c.tag, rare.forwarded)
+	n := rare.forwarded
 	c.mu.Unlock()
-	ctx, key := context.Background(), strings.TrimPrefix(full, c.r.keys.prefix)
-	if err := c.r.store.put(ctx, full, bytes.Clone(data), outTTL); err != nil {
+	ctx, key := context.Background(), c.r.keys.out(c.digest, c.tag, n)
+	if err := c.r.store.put(ctx, key, bytes.Clone(data), outTTL); err != nil {
 		return err
 	}
-	if err := c.r.hints.publish(ctx, holder, hintOut, string(c.digest)+" "+key); err != nil {
-		_ = c.r.store.delete(ctx, full) // who said it is told that it was in vain
+	base := key[len(c.r.keys.prefix) : strings.LastIndexByte(key, '.')+1]
+	about := c.r.outbox.add(c.digest, base, n, len(data))
+	if err := c.r.hints.publish(ctx, holder, hintOut, about); err != nil {
+		// Who said it is told that it was in vain: nobody names it again.
+		c.r.outbox.drop(func(of *outCopy, m *outMessage) bool { return of.base == base && m.number == n })
+		_ = c.r.store.delete(ctx, key)
 		return err
 	}
-	c.r.outbox.add(c.digest, key)
 	return nil
 }
 
-// receiveOut is called for a hint that a message for the client's stream is in
-// the store.
-func (c *hostedCopy) receiveOut(key string) {
+// receiveOut is called for a hint that messages for the client's stream are in the
+// store.
+func (c *hostedCopy) receiveOut(item string) {
+	key, _, _ := strings.Cut(item, " ")
 	if !strings.HasPrefix(key, keyOut+string(c.digest)+".") || len(key) > MaxKeyBytes {
 		return
 	}
-	if !c.toStream(key) {
-		c.r.owned.run(func() { c.r.nameAgain(context.Background(), c.digest, key) }) // it has gone elsewhere
+	if !c.toStream(item) { // it has gone elsewhere
+		c.r.owned.run(func() { c.r.nameAgain(context.Background(), c.digest, string(c.digest)+" "+item) })
 	}
 }
 
@@ -172,15 +175,16 @@ func (c *hostedCopy) toStream(item string) bool {
 	select {
 	case s.inbox <- item:
 	default:
-		c.r.log.Warn("sessionshare: a client's stream does not keep up, a message is dropped", "session", c.Digest())
+		// A notification is lost; a message is named again by who sent it.
+		c.r.log.Warn("sessionshare: a client's stream does not keep up", "session", c.Digest())
 	}
 	return true
 }
 
-// receive sends what is in the inbox: messages, by their keys, and notifications.
-// It returns false if the client is not reached. What cannot be read is named
-// again by who sent it.
-func (s *clientStream) receive(ctx context.Context, first string) bool {
+// receive sends what is in the inbox: messages, which are named there, and
+// notifications. It returns false if the client is not reached. What cannot be read
+// is named again by who sent it.
+func (s *clientStream) receive(ctx context.Context, first string) (reached bool) {
 	r := s.c.r
 	items := []string{first}
 	for more := true; more && len(items) < maxBatch; {
@@ -191,42 +195,70 @@ func (s *clientStream) receive(ctx context.Context, first string) bool {
 			more = false
 		}
 	}
-	inlets := maps.Clone(s.inlets)
-	var out, keys, old []string // out: keys and notifications; old: keys of what was sent before
+	out, keys, done := s.c.unsent(items)
+	values, err := r.fetch(ctx, keys)
+	if err != nil {
+		r.log.Warn("sessionshare: messages from another replica cannot be read yet", "session", s.c.Digest(), "error", err)
+	}
+	var sent []string
+	reached = true
+	for _, item := range out {
+		note := item[0] == '{'
+		data := values[item]
+		if note {
+			data = []byte(item)
+		}
+		if len(data) == 0 {
+			continue
+		}
+		if reached = s.w.forwarded(data) == nil; !reached {
+			break
+		}
+		if !note {
+			sent = append(sent, item)
+		}
+	}
+	if done = append(done, sent...); len(done) > 0 {
+		s.c.mu.Lock()
+		rare := s.c.rarely()
+		rare.sent = rare.sent.add(sent)
+		s.c.mu.Unlock()
+		r.owned.run(func() {
+			for _, key := range done {
+				_ = r.store.delete(context.Background(), r.keys.prefix+key)
+			}
+		})
+	}
+	return reached
+}
+
+// unsent returns what of items is to be sent, notifications and the keys of
+// messages, the latter once more for themselves, and the keys of messages that were
+// sent before.
+func (c *hostedCopy) unsent(items []string) (out, keys, sent []string) {
+	c.mu.Lock()
+	before := c.rarely().sent
+	c.mu.Unlock()
+	seen := map[string]bool{}
 	for _, item := range items {
 		if item[0] == '{' {
 			out = append(out, item)
 			continue
 		}
-		taken := inlets.take(item)
-		if len(taken) == 0 {
-			old = append(old, item)
-		}
-		keys, out = append(keys, taken...), append(out, taken...)
-	}
-	values, err := r.fetch(ctx, keys)
-	if err != nil {
-		r.log.Warn("sessionshare: messages from another replica cannot be read yet", "session", s.c.Digest(), "error", err)
-	} else {
-		s.inlets = inlets
-	}
-	for _, item := range out {
-		data := []byte(item)
-		if item[0] != '{' {
-			data = values[item]
-		}
-		if len(data) > 0 && s.w.forwarded(data) != nil {
-			return false
-		}
-	}
-	if old = slices.AppendSeq(old, maps.Keys(values)); len(old) > 0 {
-		r.owned.run(func() {
-			for _, key := range old {
-				_ = r.store.delete(context.Background(), r.keys.prefix+key)
+		named := namedKeys(item)
+		again := slices.Contains(before, named[len(named)-1])
+		for _, key := range named {
+			switch {
+			case seen[key]:
+			case !slices.Contains(before, key):
+				out, keys = append(out, key), append(keys, key)
+			case again: // named once more: deleting it has failed
+				sent = append(sent, key)
 			}
-		})
+			seen[key] = true
+		}
 	}
-	return true
+	return out, keys, sent
 }
 
 // notes gathers notifications that travel in hints: what one change has made many

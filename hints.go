@@ -23,7 +23,7 @@ const (
 	hintLook     = 'l' // session digest: state or stream has changed, a call was cancelled
 	hintReply    = 'r' // session digest: an answer for a question asked there
 	hintOut      = 'o' // session digest and key: a message for the client's stream held there
-	hintNotes    = 'n' // notifications without a body of their own, see notes.go
+	hintNotes    = 'n' // notifications without a body of their own, see forward.go
 	hintProbe    = 'p' // to oneself: is the subscription up?
 )
 

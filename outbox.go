@@ -10,102 +10,179 @@ import (
 )
 
 // A message for the client's stream on another replica is a key in the store, and
-// a hint that names it. Hints get lost: who sent the message looks after a while
-// whether it was fetched, and names it again; who holds the stream fetches what
-// came before a message, if it has not, so that the order is kept.
+// a hint that names it. Hints get lost. So each hint also names what the copy sent
+// before, as long as nobody is known to have fetched that: who holds the stream
+// fetches what it has not sent yet, in order. And who sent a message looks after a
+// while whether it is still there, and names it again.
 
 const (
 	// remindAfter is how long a message may lie in the store before it is named
 	// again; the next time after twice as long.
 	remindAfter = 2 * time.Second
 
-	maxOutbox = 4096 // messages looked after; more are named once
-	maxGap    = 16   // messages fetched that nobody has named, before one
+	maxOutbox   = 4096    // messages looked after; more are named once
+	maxNamed    = 16      // earlier messages in a hint
+	remindBytes = 1 << 20 // of messages that are read to see whether they are there
 )
 
-// An outbox is what copies here have sent to streams on other replicas lately.
+// An outbox is what copies here have sent lately to streams on other replicas.
 type outbox struct {
 	r *Replica
 
-	mu      sync.Mutex // guards all below
-	sent    []*sentOut // oldest first
-	looking bool       // a goroutine does
+	mu      sync.Mutex          // guards all below
+	copies  map[string]*outCopy // by key without number
+	count   int                 // messages of all
+	looking bool                // a goroutine does
 }
 
-type sentOut struct {
+// An outCopy is what one copy has sent, oldest first.
+type outCopy struct {
 	digest sessionDigest
-	key    string // without the store's prefix
-	at     time.Time
-	pause  time.Duration // after at, until it is looked for; outbox.mu
+	base   string // key of a message, without the store's prefix and the number
+	sent   []*outMessage
 }
 
-func (o *outbox) add(d sessionDigest, key string) {
+type outMessage struct {
+	number int64
+	size   int
+	at     time.Time
+	pause  time.Duration // after at, until it is looked for
+}
+
+// add takes a message that is in the store now, and returns the hint that names it.
+func (o *outbox) add(d sessionDigest, base string, number int64, size int) (about string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.sent) < maxOutbox {
-		o.sent = append(o.sent, &sentOut{digest: d, key: key, at: o.r.now(), pause: remindAfter})
+	c := o.copies[base]
+	if c == nil {
+		c = &outCopy{digest: d, base: base}
+		if o.copies == nil {
+			o.copies = map[string]*outCopy{}
+		}
+		o.copies[base] = c
 	}
+	m := &outMessage{number, size, o.r.now(), remindAfter}
+	about = c.name(append(c.sent[max(0, len(c.sent)-maxNamed):len(c.sent):len(c.sent)], m))
+	if o.count < maxOutbox {
+		c.sent = append(c.sent, m)
+		o.count++
+	}
+	return about
+}
+
+// name returns a hint about messages of c, without its kind: the session, the key of
+// the last one, and the numbers of the others.
+func (c *outCopy) name(messages []*outMessage) string {
+	last := len(messages) - 1
+	b := []byte(string(c.digest) + " " + c.base)
+	b = strconv.AppendInt(b, messages[last].number, 10)
+	for _, m := range messages[:last] {
+		b = strconv.AppendInt(append(b, ' '), m.number, 10)
+	}
+	return string(b)
+}
+
+// drop forgets the messages that match.
+func (o *outbox) drop(match func(c *outCopy, m *outMessage) bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.count = 0
+	for base, c := range o.copies {
+		c.sent = slices.DeleteFunc(c.sent, func(m *outMessage) bool { return match(c, m) })
+		if o.count += len(c.sent); len(c.sent) == 0 {
+			delete(o.copies, base)
+		}
+	}
+}
+
+func (o *outbox) empty() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.copies) == 0
 }
 
 // sweep looks after what has lain for a while. The sweeper calls it.
 func (o *outbox) sweep() {
 	now := o.r.now()
+	if o.empty() {
+		return
+	}
+	o.drop(func(_ *outCopy, m *outMessage) bool { return since(now, m.at) >= outTTL })
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.sent = slices.DeleteFunc(o.sent, func(m *sentOut) bool { return since(now, m.at) >= outTTL })
-	var due []*sentOut
-	for _, m := range o.sent {
-		if since(now, m.at) >= m.pause && len(due) < maxBatch {
-			due = append(due, m)
+	due, bytes := []*outCopy(nil), 0
+	for _, c := range o.copies {
+		some := &outCopy{digest: c.digest, base: c.base}
+		for _, m := range c.sent {
+			if since(now, m.at) >= m.pause && bytes < remindBytes {
+				bytes += m.size
+				some.sent = append(some.sent, m)
+			}
+		}
+		if len(some.sent) > 0 {
+			due = append(due, some)
 		}
 	}
 	if len(due) == 0 || o.looking {
 		return
 	}
+	for _, c := range due {
+		for _, m := range c.sent {
+			m.pause *= 2
+		}
+	}
 	o.looking = true
 	o.r.owned.run(func() {
-		fetched := o.remind(due)
+		o.remind(due)
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.looking = false
-		o.sent = slices.DeleteFunc(o.sent, func(m *sentOut) bool { return fetched[m] })
-		for _, m := range due {
-			m.pause *= 2
-		}
 	})
 }
 
-// remind names messages again that are still there, to who holds the stream now,
-// and returns those that are not.
-func (o *outbox) remind(due []*sentOut) (fetched map[*sentOut]bool) {
+// remind names messages again that are still there, and forgets the others.
+func (o *outbox) remind(due []*outCopy) {
 	ctx := context.Background()
-	keys := make([]string, len(due))
-	for i, m := range due {
-		keys[i] = m.key
-	}
-	there, err := o.r.fetch(ctx, keys)
-	if err != nil {
-		return nil
-	}
-	fetched = map[*sentOut]bool{}
-	for _, m := range due {
-		if there[m.key] == nil {
-			fetched[m] = true
+	fetched := map[*outMessage]bool{}
+	for _, c := range due {
+		keys := make([]string, len(c.sent))
+		for i, m := range c.sent {
+			keys[i] = c.base + strconv.FormatInt(m.number, 10)
+		}
+		there, err := o.r.fetch(ctx, keys)
+		if err != nil {
 			continue
 		}
-		o.r.nameAgain(ctx, m.digest, m.key)
+		var left []*outMessage
+		for i, m := range c.sent {
+			if there[keys[i]] == nil {
+				fetched[m] = true
+			} else {
+				left = append(left, m)
+			}
+		}
+		for some := range slices.Chunk(left, maxNamed+1) {
+			o.r.nameAgain(ctx, c.digest, c.name(some))
+		}
 	}
-	return fetched
+	o.drop(func(_ *outCopy, m *outMessage) bool { return fetched[m] })
 }
 
-// nameAgain sends a hint about a message to who holds the client's stream now.
-func (r *Replica) nameAgain(ctx context.Context, d sessionDigest, key string) {
+// nameAgain sends a hint about messages to who holds the client's stream now. A
+// claim of this replica's own without a stream is an old one.
+func (r *Replica) nameAgain(ctx context.Context, d sessionDigest, about string) {
 	values, err := r.store.get(ctx, r.keys.stream(d))
 	if err != nil {
 		return
 	}
-	if holder := holderOf(values[0]); holder != "" {
-		_ = r.hints.publish(ctx, holder, hintOut, string(d)+" "+key)
+	switch holder := holderOf(values[0]); holder {
+	case "":
+	case r.hints.self:
+		if c, ok := r.byDigest(d); ok {
+			c.toStream(about[len(d)+1:])
+		}
+	default:
+		_ = r.hints.publish(ctx, holder, hintOut, about)
 	}
 }
 
@@ -130,43 +207,27 @@ func (r *Replica) fetch(ctx context.Context, keys []string) (map[string][]byte, 
 	return found, nil
 }
 
-// An inlet knows which messages of one copy were sent to the client on one stream:
-// those from first to last.
-type inlet struct{ first, last int64 }
-
-// inlets are those of one stream, by key without number.
-type inlets map[string]inlet
-
-// maxInlets bounds them: a session has few copies at a time.
-const maxInlets = 64
-
-// take returns the keys to fetch for a message that a hint names: its own, after
-// those that should have come before it; none if it has been sent.
-func (in inlets) take(key string) []string {
-	dot := strings.LastIndexByte(key, '.')
-	base, number := key[:dot+1], key[dot+1:]
-	n, err := strconv.ParseInt(number, 10, 64)
-	if err != nil || n < 1 {
-		return nil
-	}
-	seen, known := in[base]
-	switch {
-	case !known:
-		if len(in) >= maxInlets {
-			clear(in)
+// namedKeys returns the keys of the messages that an item of an inbox names, in the
+// order in which they were sent.
+func namedKeys(item string) (keys []string) {
+	key, earlier, _ := strings.Cut(item, " ")
+	base := key[:strings.LastIndexByte(key, '.')+1]
+	for _, number := range strings.Fields(earlier) {
+		if n, err := strconv.ParseInt(number, 10, 64); err == nil && n > 0 && len(keys) < maxNamed {
+			keys = append(keys, base+strconv.FormatInt(n, 10))
 		}
-		in[base] = inlet{n, n}
-	case n < seen.first: // it went to where the stream was before
-		in[base] = inlet{n, seen.last}
-	case n <= seen.last:
-		return nil
-	default:
-		in[base] = inlet{seen.first, n}
-		var keys []string
-		for i := max(seen.last+1, n-maxGap); i <= n; i++ {
-			keys = append(keys, base+strconv.FormatInt(i, 10))
-		}
-		return keys
 	}
-	return []string{key}
+	return append(keys, key)
+}
+
+// maxSentKeys is how many messages from elsewhere a copy remembers to have sent to
+// the client: they come no second time though deleting them failed.
+const maxSentKeys = 128
+
+// sentKeys are the keys of the last messages that were sent, oldest first.
+type sentKeys []string
+
+func (s sentKeys) add(keys []string) sentKeys {
+	s = append(s, keys...)
+	return slices.Clone(s[max(0, len(s)-maxSentKeys):])
 }

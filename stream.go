@@ -24,7 +24,6 @@ type clientStream struct {
 	w       *streamWriter // of a client's
 	nonce   string        // tells the client's streams apart
 	inbox   chan string   // what other replicas have for it, see listen.go
-	inlets  inlets        // what of that was sent to the client; only tend uses it
 	claimed time.Time     // when the store was last to be told that it is here; c.mu
 	told    time.Time     // when the store last took that; zero: never; c.mu
 }
@@ -162,7 +161,7 @@ func (h *handler) serveGET(c *hostedCopy, w http.ResponseWriter, req *http.Reque
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()
 	sw := &streamWriter{ResponseWriter: w, c: c, ask: ask, given: given, lost: cancel}
-	s := &clientStream{c: c, cancel: cancel, done: make(chan struct{}), w: sw, nonce: newTag(8), inbox: make(chan string, inboxSize), inlets: inlets{}}
+	s := &clientStream{c: c, cancel: cancel, done: make(chan struct{}), w: sw, nonce: newTag(8), inbox: make(chan string, inboxSize)}
 	if ask.stream == "" {
 		sw.merged = map[string]*merging{}
 		sw.kick, sw.open = make(chan struct{}, 1), make(chan struct{})
