@@ -99,7 +99,8 @@ func (b *body) load() *body {
 		data = data[:len(data)+n]
 		switch {
 		case int64(len(data)) > b.h.limit:
-			b.data, b.rest = data, b.beyond()
+			b.data = data
+			b.rest = b.beyond()
 			return b
 		case err == io.EOF:
 			b.data = data
@@ -123,8 +124,11 @@ func (b *body) memory(n int64) []byte {
 		return make([]byte, 0, n)
 	}
 	if old, _ := bodyBuffers.Get().(*[]byte); old != nil && int64(cap(*old)) >= n {
-		b.buffer = old
-		return *old
+		if int64(cap(*old)) <= 4*n {
+			b.buffer = old
+			return *old
+		}
+		giveBack(old) // what is held or comes slowly holds no more than four times its size
 	}
 	data := make([]byte, 0, n)
 	b.buffer = &data
@@ -160,12 +164,15 @@ func (b *body) again() io.ReadCloser {
 // be given out once more.
 func (b *body) untouched() bool { return b.rest == nil && b.reader.data.Len() == len(b.data) }
 
-// beyond is what follows what was read of a body over the limit: the error that
-// has the SDK answer 413. The handlers of copies have no limit of their own, which
-// would have to count again what was read here.
+// beyond is what follows what was read of a body over the limit: as much as the
+// SDK would have read, and then the error that has it answer 413. The handlers of
+// copies have no limit of their own, which would count again what was read here.
 func (b *body) beyond() io.Reader {
-	if b.h.unlimited {
+	switch {
+	case b.h.unlimited:
 		return b.req.Body
+	case b.data == nil:
+		return http.MaxBytesReader(nil, b.req.Body, b.h.limit)
 	}
 	return failedReader{&http.MaxBytesError{Limit: b.h.limit}}
 }
