@@ -252,3 +252,24 @@ func holdAnswer(v *faultView) (release func()) {
 	})
 	return func() { close(gate) }
 }
+
+// A store with three methods that takes long: the marks are read in time, whatever
+// becomes of the state, which is read after them.
+func TestSlowPlainStore(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		a := newCluster(t, 1, func(cfg *nodeConfig) { cfg.plain = true }).nodes[0]
+		sid := a.open(t)
+		a.view.set(func(call storeCall) fault {
+			return fault{delay: 800 * time.Millisecond}
+		})
+		for range 40 {
+			time.Sleep(time.Minute)
+			require.Equal(t, 200, a.list(sid))
+		}
+		a.view.set(failing("Get", ".state."))
+		for range 40 {
+			time.Sleep(time.Minute)
+			require.Equal(t, 200, a.list(sid))
+		}
+	})
+}

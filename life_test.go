@@ -251,6 +251,32 @@ func testOutageIsOver(t *testing.T, writesOnly bool, use func(t *testing.T, n *n
 	})
 }
 
+// A store that comes and goes does not get all that is owed each time that it comes.
+func TestFlappingStoreIsSpared(t *testing.T) {
+	puts := map[bool]int{}
+	for _, flap := range []bool{false, true} {
+		virtual(t, func(t *testing.T) {
+			a, n := newCluster(t, 1).nodes[0], 0
+			sid := a.open(t)
+			a.view.set(func(call storeCall) fault {
+				if n++; call.write() || flap && n%2 == 0 {
+					return fault{err: errStoreDown}
+				}
+				return fault{}
+			})
+			for range 20 {
+				a.open(t)
+			}
+			for range 600 {
+				time.Sleep(time.Second)
+				a.list(sid)
+			}
+			puts[flap] = a.view.count("Put")
+		})
+	}
+	require.Less(t, puts[true], 6*puts[false], "%v", puts)
+}
+
 // A pinned session ends by DELETE and at IdleTimeout like any other.
 func TestPinnedSessionEnds(t *testing.T) {
 	virtual(t, func(t *testing.T) {

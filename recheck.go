@@ -75,9 +75,9 @@ type seen struct {
 // look reads what kind asks for and asks Check. ErrGone means closed; any other
 // error that it cannot be known. The record is read first: a mark outlives the
 // record it shadows, so a session whose record was there and whose mark then was
-// not is open. The state of the session is read each time, also on a store where
-// that is a call of its own: what a client has set holds everywhere within
-// RecheckInterval.
+// not is open. The state of the session is read each time: what a client has set
+// holds everywhere within RecheckInterval. On a store where that takes calls of its
+// own they come after the marks, and spoil nothing if they fail.
 func (c *hostedCopy) look(ctx context.Context, kind lookKind) (s seen, err error) {
 	c.mu.Lock()
 	saved := c.saved
@@ -89,11 +89,15 @@ func (c *hostedCopy) look(ctx context.Context, kind lookKind) (s seen, err error
 	}
 	keys, first := c.r.markKeys(c.digest, c.rec.endpoint(), kind == lookAll)
 	last := len(keys)
+	var more []string
 	if s.hasState {
-		keys = append(keys, c.r.keys.state(c.digest))
+		more = append(more, c.r.keys.state(c.digest))
 	}
 	if s.hasStream {
-		keys = append(keys, c.r.keys.stream(c.digest))
+		more = append(more, c.r.keys.stream(c.digest))
+	}
+	if c.r.store.batch != nil {
+		keys = append(keys, more...)
 	}
 	values, err := c.r.store.get(ctx, keys...)
 	switch {
@@ -102,8 +106,14 @@ func (c *hostedCopy) look(ctx context.Context, kind lookKind) (s seen, err error
 	case anyFound(values[first:last]), kind == lookAll && values[0] == nil:
 		return seen{}, ErrGone
 	}
+	values = values[last:]
+	if c.r.store.batch == nil && len(more) > 0 {
+		if values, err = c.r.store.get(ctx, more...); err != nil {
+			return seen{}, c.r.check(ctx, c.id, c.rec)
+		}
+	}
 	if s.hasState {
-		s.state = values[last]
+		s.state = values[0]
 	}
 	if s.hasStream {
 		s.stream = values[len(values)-1]

@@ -63,13 +63,16 @@ func (r *Replica) sweep() {
 	tick := time.NewTicker(min(sweepTick, r.opts.IdleTimeout/idleLooks))
 	defer tick.Stop()
 	nextStore := r.now().Add(jitter(storeSweep))
+	var hurried time.Time // a store that comes and goes does not get everything each time
 	for {
 		select {
 		case <-r.owned.stop:
 			return
 		case <-tick.C:
 		}
-		if r.store != nil && r.store.back.Swap(false) {
+		if r.store != nil && r.store.back.Load() && since(r.now(), hurried) >= saveDelayMax {
+			r.store.back.Store(false)
+			hurried = r.now()
 			r.hurry()
 		}
 		r.sweepCopies()
@@ -104,7 +107,7 @@ func (r *Replica) hurry() {
 func (r *Replica) sweepDone() bool {
 	r.sweeper.mu.Lock()
 	defer r.sweeper.mu.Unlock()
-	idle := !r.closures.owing()
+	idle := !r.closures.owing() && r.outbox.empty()
 	r.hosted(func(*hostedCopy) bool { idle = false; return false })
 	r.sweeper.running = !idle
 	return idle

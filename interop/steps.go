@@ -126,13 +126,12 @@ func (r *Run) hears(replica int) bool { return r.W.Variant.Hints || replica == r
 func (r *Run) hearsCall(replica int) bool { return !r.W.Variant.JSON || r.hears(replica) }
 
 // settle is how long replicas may take to agree: at once with hints, else until
-// each has looked; at the state of a session, one that reads one key at a time
-// looks every fifth time.
+// each has looked.
 func (r *Run) settle() time.Duration {
 	if r.W.Variant.Hints {
 		return 3 * time.Second // milliseconds, on a machine that has time
 	}
-	return 5*basicRecheck + 8*time.Second
+	return basicRecheck + 8*time.Second
 }
 
 // expect returns an error unless an answer is text, by any replica.
