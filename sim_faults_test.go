@@ -109,10 +109,13 @@ func (s simStore) writes(op, key string) {
 	case strings.HasPrefix(name, keySession):
 		digest := strings.TrimPrefix(name, keySession)
 		s := sim.byDigest[digest]
-		if s == nil && op == "Put" || s != nil && s.opened.Equal(time.Now()) {
-			return // a session that was opened this very moment cannot be closed yet
+		if s == nil && op == "Put" {
+			return
 		}
 		seen := sights.last(DefaultKeyPrefix + keyClosed + digest)
+		if s != nil && s.opener == n {
+			seen = latest(seen, s.opened) // nobody can have closed it before that
+		}
 		if age := time.Since(seen); seen.IsZero() || age > simFresh {
 			sim.violated("rule 3: replica %d writes (%s) the record of %v, but its last good look is %v old", n.index, op, s, age)
 		}

@@ -14,6 +14,7 @@ type simSession struct {
 	owner      string
 	endpoint   Endpoint
 	opened     time.Time
+	opener     *simNode
 
 	closing bool      // somebody was told to close it: it may be gone at any time
 	gone    time.Time // its mark was stored, or its owner's rights were revoked; zero: neither
@@ -166,7 +167,7 @@ func (sim *simulation) judgeGone(f *simFlight) {
 		}
 		return
 	}
-	if f.stored && s.stored && !s.lost.After(f.began) {
+	if f.stored && s.stored && s.lost.Before(f.began) {
 		sim.violated("%v got 404, but its record is in the store and no mark", f)
 	}
 	warm, ok := s.serving[n]

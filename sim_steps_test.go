@@ -125,7 +125,7 @@ func (sim *simulation) open(n *simNode, c *simClient) {
 	name := []string{"/a", "/b"}[sim.rng.IntN(2)]
 	f := &simFlight{kind: "open", n: n, began: time.Now(), life: n.life, serving: n.serves(name)}
 	f.s = &simSession{
-		owner: c.user(), endpoint: f.serving, opened: f.began, digest: "unopened",
+		owner: c.user(), endpoint: f.serving, opened: f.began, opener: n, digest: "unopened",
 		serving: map[*simNode]time.Time{}, over: map[*simNode]bool{},
 	}
 	f.p = n.start(http.MethodPost, "", initBody, user(c.user()), header{"X-Endpoint", name})
