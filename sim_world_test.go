@@ -145,6 +145,11 @@ func (sim *simulation) onlyHost(n *simNode, s *simSession) bool {
 			return false
 		}
 	}
+	for _, f := range sim.flights {
+		if f.s == s && f.n != n {
+			return false // it may be resuming s
+		}
+	}
 	return n.hosts(s)
 }
 
