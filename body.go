@@ -37,10 +37,10 @@ type body struct {
 	h   *handler // whose limit it is
 
 	read   bool
+	done   bool // the SDK has its own copy of data, and nobody else needs it
 	data   []byte
 	rest   io.Reader // what was not read: beyond the limit, or a read error
 	buffer *[]byte   // what data is in, if that is to be used again; nil if not
-	done   bool      // the SDK has its own copy of data, and nobody else needs it
 	scanned
 
 	reader bodyReader

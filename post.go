@@ -114,10 +114,10 @@ type postWriter struct {
 	split    sseSplitter
 	waiting  int      // calls whose answer was not written
 	answers  []string // questions of this copy that the body answers
-	batch    bool
-	complete bool // the last answer was written
 	status   int
+	batch    bool
 	lost     bool
+	complete bool // the last answer was written
 }
 
 func (w *postWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
