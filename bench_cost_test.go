@@ -48,7 +48,7 @@ func BenchmarkCost(b *testing.B) {
 // benchTurns measures the calls that caller makes on both gateways. One iteration
 // is one turn of each.
 func benchTurns(b *testing.B, calls int, caller func(h *benchHost) func()) {
-	ballast := make([]byte, 64<<20)
+	ballast := make([]byte, 64<<20) // as a gateway has: with a heap of 1 MB the collector would run every 20 calls
 	defer runtime.KeepAlive(ballast)
 	bare, shared := caller(newBenchHost(b, nil, 0)), caller(newBenchHost(b, NewMemoryStore(), 0))
 	turn := func(call func()) float64 {
