@@ -180,18 +180,6 @@ func BenchmarkHostedCall(b *testing.B) {
 	})
 }
 
-// BenchmarkTCPCall is a tool call of a session that is hosted here as its client
-// feels it, over a kept-alive connection on loopback.
-func BenchmarkTCPCall(b *testing.B) {
-	benchBoth(b, 0, func(b *testing.B, h *benchHost) {
-		call := benchTCP(b, h, benchCall)
-		defer benchCPU(b)()
-		for b.Loop() {
-			call()
-		}
-	})
-}
-
 // BenchmarkBody is a tool call with arguments of some size.
 func BenchmarkBody(b *testing.B) {
 	for _, c := range []struct{ name, body string }{

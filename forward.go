@@ -141,13 +141,11 @@ func (f *forwarder) forward(data []byte) error {
 		return err
 	}
 	base := key[len(c.r.keys.prefix) : strings.LastIndexByte(key, '.')+1]
-	about := c.r.outbox.add(c.digest, base, n, len(data))
-	if err := c.r.hints.publish(ctx, holder, hintOut, about); err != nil {
-		// Who said it is told that it was in vain: nobody names it again.
-		c.r.outbox.drop(func(of *outCopy, m *outMessage) bool { return of.base == base && m.number == n })
-		_ = c.r.store.delete(ctx, key)
+	if err := c.r.hints.publish(ctx, holder, hintOut, c.r.outbox.hint(c.digest, base, n)); err != nil {
+		_ = c.r.store.delete(ctx, key) // who said it is told that it was in vain
 		return err
 	}
+	c.r.outbox.add(c.digest, base, n, len(data))
 	return nil
 }
 
@@ -159,7 +157,7 @@ func (c *hostedCopy) receiveOut(item string) {
 		return
 	}
 	if !c.toStream(item) { // it has gone elsewhere
-		c.r.owned.run(func() { c.r.nameAgain(context.Background(), c.digest, string(c.digest)+" "+item) })
+		c.r.owned.run(func() { _ = c.r.nameAgain(context.Background(), c.digest, string(c.digest)+" "+item) })
 	}
 }
 
@@ -225,7 +223,9 @@ func (s *clientStream) receive(ctx context.Context, first string) (reached bool)
 		s.c.mu.Unlock()
 		r.owned.run(func() {
 			for _, key := range done {
-				_ = r.store.delete(context.Background(), r.keys.prefix+key)
+				if r.store.delete(context.Background(), r.keys.prefix+key) != nil {
+					return // they are named again
+				}
 			}
 		})
 	}

@@ -171,24 +171,23 @@ func (k *hints) watch(ctx context.Context, broken <-chan struct{}) {
 // subscription is broken, or mute. They have a name: one that was sent before, and
 // comes late, says nothing about the subscription of now.
 func (k *hints) probe(ctx context.Context, broken <-chan struct{}) (back bool) {
-	name, began := newTag(replicaTag), k.r.now()
-	for pause := probeFirst; since(k.r.now(), began) <= probeLost; pause = min(2*pause, time.Second) {
-		_ = k.publish(ctx, k.self, hintProbe, name)
-		timer := time.NewTimer(pause)
-		defer timer.Stop()
-		for waiting := true; waiting; {
-			select {
-			case <-broken:
-				return false
-			case <-ctx.Done():
-				return false
-			case came := <-k.pulse:
-				if came == name {
-					return true
-				}
-			case <-timer.C:
-				waiting = false
+	name, began, pause := newTag(replicaTag), k.r.now(), probeFirst
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for since(k.r.now(), began) <= probeLost {
+		select {
+		case <-timer.C:
+			_ = k.publish(ctx, k.self, hintProbe, name)
+			timer.Reset(pause)
+			pause = min(2*pause, time.Second)
+		case came := <-k.pulse:
+			if came == name {
+				return true
 			}
+		case <-broken:
+			return false
+		case <-ctx.Done():
+			return false
 		}
 	}
 	return false

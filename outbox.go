@@ -49,25 +49,35 @@ type outMessage struct {
 	pause  time.Duration // after at, until it is looked for
 }
 
-// add takes a message that is in the store now, and returns the hint that names it.
-func (o *outbox) add(d sessionDigest, base string, number int64, size int) (about string) {
+// hint returns the hint that names a message which is in the store now.
+func (o *outbox) hint(d sessionDigest, base string, number int64) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	c := &outCopy{digest: d, base: base}
+	if before := o.copies[base]; before != nil {
+		c.sent = slices.Clone(before.sent[max(0, len(before.sent)-maxNamed):])
+	}
+	return c.name(append(c.sent, &outMessage{number: number}))
+}
+
+// add looks after a message whose hint is out.
+func (o *outbox) add(d sessionDigest, base string, number int64, size int) {
+	defer o.r.needSweeper() // the last copy may have gone meanwhile
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.count >= maxOutbox {
+		return
+	}
+	if o.copies == nil {
+		o.copies = map[string]*outCopy{}
+	}
 	c := o.copies[base]
 	if c == nil {
 		c = &outCopy{digest: d, base: base}
-		if o.copies == nil {
-			o.copies = map[string]*outCopy{}
-		}
 		o.copies[base] = c
 	}
-	m := &outMessage{number, size, o.r.now(), remindAfter}
-	about = c.name(append(c.sent[max(0, len(c.sent)-maxNamed):len(c.sent):len(c.sent)], m))
-	if o.count < maxOutbox {
-		c.sent = append(c.sent, m)
-		o.count++
-	}
-	return about
+	c.sent = append(c.sent, &outMessage{number, size, o.r.now(), remindAfter})
+	o.count++
 }
 
 // name returns a hint about messages of c, without its kind: the session, the key of
@@ -83,12 +93,12 @@ func (c *outCopy) name(messages []*outMessage) string {
 }
 
 // drop forgets the messages that match.
-func (o *outbox) drop(match func(c *outCopy, m *outMessage) bool) {
+func (o *outbox) drop(match func(*outMessage) bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.count = 0
 	for base, c := range o.copies {
-		c.sent = slices.DeleteFunc(c.sent, func(m *outMessage) bool { return match(c, m) })
+		c.sent = slices.DeleteFunc(c.sent, match)
 		if o.count += len(c.sent); len(c.sent) == 0 {
 			delete(o.copies, base)
 		}
@@ -107,7 +117,7 @@ func (o *outbox) sweep() {
 	if o.empty() {
 		return
 	}
-	o.drop(func(_ *outCopy, m *outMessage) bool { return since(now, m.at) >= outTTL })
+	o.drop(func(m *outMessage) bool { return since(now, m.at) >= outTTL })
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	due, bytes := []*outCopy(nil), 0
@@ -140,40 +150,45 @@ func (o *outbox) sweep() {
 	})
 }
 
-// remind names messages again that are still there, and forgets the others.
+// remind names messages again that are still there, and forgets the others. A store
+// that fails is left alone until the next round: nothing here waits for it twice.
 func (o *outbox) remind(due []*outCopy) {
 	ctx := context.Background()
-	fetched := map[*outMessage]bool{}
+	var keys []string
 	for _, c := range due {
-		keys := make([]string, len(c.sent))
-		for i, m := range c.sent {
-			keys[i] = c.base + strconv.FormatInt(m.number, 10)
-		}
-		there, err := o.r.fetch(ctx, keys)
-		if err != nil {
-			continue
-		}
-		var left []*outMessage
-		for i, m := range c.sent {
-			if there[keys[i]] == nil {
-				fetched[m] = true
-			} else {
-				left = append(left, m)
-			}
-		}
-		for some := range slices.Chunk(left, maxNamed+1) {
-			o.r.nameAgain(ctx, c.digest, c.name(some))
+		for _, m := range c.sent {
+			keys = append(keys, c.key(m))
 		}
 	}
-	o.drop(func(_ *outCopy, m *outMessage) bool { return fetched[m] })
+	there, err := o.r.fetch(ctx, keys)
+	if err != nil {
+		return
+	}
+	fetched := map[*outMessage]bool{}
+	for _, c := range due {
+		for _, m := range c.sent {
+			fetched[m] = there[c.key(m)] == nil
+		}
+	}
+	o.drop(func(m *outMessage) bool { return fetched[m] })
+	for _, c := range due {
+		left := slices.DeleteFunc(c.sent, func(m *outMessage) bool { return fetched[m] })
+		for some := range slices.Chunk(left, maxNamed+1) {
+			if o.r.nameAgain(ctx, c.digest, c.name(some)) != nil {
+				return
+			}
+		}
+	}
 }
+
+func (c *outCopy) key(m *outMessage) string { return c.base + strconv.FormatInt(m.number, 10) }
 
 // nameAgain sends a hint about messages to who holds the client's stream now. A
 // claim of this replica's own without a stream is an old one.
-func (r *Replica) nameAgain(ctx context.Context, d sessionDigest, about string) {
+func (r *Replica) nameAgain(ctx context.Context, d sessionDigest, about string) error {
 	values, err := r.store.get(ctx, r.keys.stream(d))
 	if err != nil {
-		return
+		return err
 	}
 	switch holder := holderOf(values[0]); holder {
 	case "":
@@ -182,8 +197,9 @@ func (r *Replica) nameAgain(ctx context.Context, d sessionDigest, about string) 
 			c.toStream(about[len(d)+1:])
 		}
 	default:
-		_ = r.hints.publish(ctx, holder, hintOut, about)
+		return r.hints.publish(ctx, holder, hintOut, about)
 	}
+	return nil
 }
 
 // fetch returns the values that are there, by key without the store's prefix.

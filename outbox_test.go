@@ -1,6 +1,7 @@
 package sessionshare
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,25 +13,34 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// lossy makes two or more replicas and a stream on the first one, whose hints can be
+// muted; say is what the second one says outside a call.
+func lossy(t *testing.T, n int, f func(t *testing.T, c *cluster, stores []*cuttable, sid string, stream *pending, say func(string))) {
+	virtual(t, func(t *testing.T) {
+		c, stores := cuttableCluster(t, n)
+		sid := listening(t, c)
+		stream := c.nodes[0].stream(sid)
+		defer stream.cancel()
+		time.Sleep(50 * time.Millisecond)
+		f(t, c, stores, sid, stream, func(what string) { require.NoError(t, c.nodes[1].say(t, sid, what)) })
+	})
+}
+
 // A message for the client's stream arrives though its hint was lost: with the
 // next message of its copy, before it, or when its sender finds that nobody has
 // fetched it.
 func TestLostHintLosesNoMessage(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		c, stores := cuttableCluster(t, 2)
-		sid := listening(t, c)
-		stream := c.nodes[0].stream(sid)
-		time.Sleep(50 * time.Millisecond)
+	lossy(t, 2, func(t *testing.T, c *cluster, stores []*cuttable, sid string, stream *pending, say func(string)) {
 		lost := func(what string) {
 			stores[0].mute.Store(true)
-			require.NoError(t, c.nodes[1].say(t, sid, what))
+			say(what)
 			time.Sleep(time.Millisecond)
 			stores[0].mute.Store(false)
 		}
-		require.NoError(t, c.nodes[1].say(t, sid, "1"))
+		say("1")
 		lost("2")
 		lost("3")
-		require.NoError(t, c.nodes[1].say(t, sid, "4"))
+		say("4")
 		time.Sleep(50 * time.Millisecond)
 		require.Equal(t, []string{"1", "2", "3", "4"}, stream.said())
 		lost("5")
@@ -40,20 +50,15 @@ func TestLostHintLosesNoMessage(t *testing.T) {
 		require.Len(t, stream.said(), 5, "nothing comes twice")
 		require.Empty(t, c.backend.keys(".out."))
 		require.True(t, c.nodes[1].outbox.empty())
-		stream.cancel()
 	})
 }
 
 // A message whose hint was lost follows the stream to where the client has it by
 // now.
 func TestReminderFindsTheStream(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		c, stores := cuttableCluster(t, 3)
-		sid := listening(t, c)
-		stream := c.nodes[0].stream(sid)
-		time.Sleep(50 * time.Millisecond)
+	lossy(t, 3, func(t *testing.T, c *cluster, stores []*cuttable, sid string, stream *pending, say func(string)) {
 		stores[0].mute.Store(true)
-		require.NoError(t, c.nodes[1].say(t, sid, "x"))
+		say("x")
 		time.Sleep(time.Millisecond)
 		stores[0].mute.Store(false)
 		stream.cancel()
@@ -81,24 +86,14 @@ func TestReminderOutlivesTheCopy(t *testing.T) {
 // A holder that cannot read the store for a moment sends later what it could not
 // read; one that cannot delete sends nothing twice.
 func TestHolderWithStoreTrouble(t *testing.T) {
-	errTrouble := errors.New("trouble")
 	for name, op := range map[string]string{"cannot read": "GetMany", "cannot delete": "Delete"} {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				c, _ := cuttableCluster(t, 2)
-				sid := listening(t, c)
-				stream := c.nodes[0].stream(sid)
-				time.Sleep(50 * time.Millisecond)
-				c.nodes[0].view.set(func(call storeCall) fault {
-					if call.op == op && call.about(".out.") {
-						return fault{err: errTrouble}
-					}
-					return fault{}
-				})
+			lossy(t, 2, func(t *testing.T, c *cluster, _ []*cuttable, sid string, stream *pending, say func(string)) {
+				c.nodes[0].view.set(failing(op, ".out."))
 				var want []string
 				for i := range 3 {
 					want = append(want, fmt.Sprint(i))
-					require.NoError(t, c.nodes[1].say(t, sid, want[i]))
+					say(want[i])
 					time.Sleep(10 * time.Millisecond)
 				}
 				time.Sleep(time.Second)
@@ -106,22 +101,32 @@ func TestHolderWithStoreTrouble(t *testing.T) {
 				time.Sleep(3 * remindAfter)
 				require.Equal(t, want, stream.said())
 				require.Empty(t, c.backend.keys(".out."))
-				stream.cancel()
 			})
 		})
 	}
 }
 
-// lossy makes two or more replicas and a stream on the first one, whose hints can be
-// muted; say is what the second one says outside a call.
-func lossy(t *testing.T, n int, f func(t *testing.T, c *cluster, stores []*cuttable, sid string, stream *pending, say func(string))) {
+// A store that hangs is waited for once, however many messages are out.
+func TestReminderDoesNotHoldShutdownUp(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		c, stores := cuttableCluster(t, n)
-		sid := listening(t, c)
-		stream := c.nodes[0].stream(sid)
-		defer stream.cancel()
+		c, stores := cuttableCluster(t, 2)
+		var sids []string
+		for range 20 {
+			sids = append(sids, listening(t, c))
+			stream := c.nodes[0].stream(sids[len(sids)-1])
+			defer stream.cancel()
+		}
 		time.Sleep(50 * time.Millisecond)
-		f(t, c, stores, sid, stream, func(what string) { require.NoError(t, c.nodes[1].say(t, sid, what)) })
+		stores[0].mute.Store(true)
+		for _, sid := range sids {
+			require.NoError(t, c.nodes[1].say(t, sid, "x"))
+		}
+		release := c.nodes[1].view.hang(false, func(call storeCall) bool { return call.about(".stream.") })
+		defer release()
+		time.Sleep(remindAfter + 2*sweepTick)
+		began := time.Now()
+		require.NoError(t, c.nodes[1].Shutdown(context.Background()))
+		require.LessOrEqual(t, time.Since(began), 2*DefaultStoreTimeout)
 	})
 }
 
@@ -299,14 +304,15 @@ func TestOutboxBounds(t *testing.T) {
 	d := digestOf("x")
 	base := keyOut + string(d) + "." + newTag(copyTag) + "."
 	for i := range int64(2 * maxOutbox) {
-		about := o.add(d, base, 1e18+i, maxRelayed)
+		about := o.hint(d, base, 1e18+i)
+		o.add(d, base, 1e18+i, maxRelayed)
 		require.LessOrEqual(t, 1+len(about), maxHint)
 		keys := namedKeys(about[len(d)+1:])
 		require.Len(t, keys, int(min(i, maxNamed))+1)
 		require.Equal(t, base+fmt.Sprint(int64(1e18)+i), keys[len(keys)-1])
 	}
 	require.Equal(t, maxOutbox, o.count)
-	o.drop(func(*outCopy, *outMessage) bool { return true })
+	o.drop(func(*outMessage) bool { return true })
 	require.True(t, o.empty())
 	require.Equal(t, []string{"out.d.a.3", "out.d.a.7"}, namedKeys("out.d.a.7 3 x -1 0"))
 	require.Len(t, namedKeys("out.d.a.7"+strings.Repeat(" 1", 100)), maxNamed+1)

@@ -109,15 +109,14 @@ func (h *handler) relay(c *hostedCopy, pw *postWriter, req *http.Request, b *bod
 // be answered any more does not end with an empty 200.
 type postWriter struct {
 	http.ResponseWriter
-	c        *hostedCopy
-	post     post
-	split    sseSplitter
-	waiting  int      // calls whose answer was not written
-	answers  []string // questions of this copy that the body answers
-	status   int
-	batch    bool
-	lost     bool
-	complete bool // the last answer was written
+	c       *hostedCopy
+	post    post
+	split   sseSplitter
+	waiting int      // calls whose answer was not written
+	answers []string // questions of this copy that the body answers
+	status  int
+	batch   bool
+	lost    bool
 }
 
 func (w *postWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -170,7 +169,7 @@ func (w *postWriter) Write(b []byte) (int, error) {
 // ends right behind it, and with it goes the end of the response. That saves the
 // server a write, and the client a read, of every call.
 func (w *postWriter) FlushError() error {
-	if w.complete {
+	if len(w.post.calls) > 0 && w.waiting == 0 {
 		return nil
 	}
 	return http.NewResponseController(w.ResponseWriter).Flush()
@@ -181,7 +180,6 @@ func (w *postWriter) event(text []byte) error {
 	out, e := w.c.clientEvent(text)
 	if w.waiting > 0 && e.answers() {
 		w.waiting--
-		w.complete = w.waiting == 0
 	}
 	w.nameStream(e.id)
 	_, err := w.ResponseWriter.Write(out)
